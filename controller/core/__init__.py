@@ -1,0 +1,1 @@
+"""The decision core: pure functions over frozen values, standard library only."""

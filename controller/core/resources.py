@@ -1,0 +1,135 @@
+"""Resources people register: traffic events and overrides as stored, before occurrences are expanded.
+
+Pure values. The API's mappers fill them from requests, the stores keep them, the use cases expand them
+into the occurrences (``types.Event``) that the core decides with.
+"""
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+
+class EventState(StrEnum):
+    """Life of a registered event. Changed by custom methods and by time, never by an update."""
+
+    SCHEDULED = "SCHEDULED"
+    PREWARMING = "PREWARMING"
+    ACTIVE = "ACTIVE"
+    COMPLETED = "COMPLETED"
+    CANCELLED = "CANCELLED"
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficEvent:
+    """A registered traffic event: known future load on one or more workloads.
+
+    ``start_local``/``end_local`` are naive wall-clock times in ``time_zone`` (IANA), as the planner wrote
+    them; ``start_at``/``end_at`` are the first occurrence in UTC, half open. Exactly one of
+    ``expected_peak_qps`` and ``expected_multiplier`` is set.
+    """
+
+    id: str
+    workloads: tuple[str, ...]
+    start_at: datetime
+    end_at: datetime
+    time_zone: str
+    display_name: str = ""
+    rrule: str | None = None  # RFC 5545, without DTSTART
+    exdates_at: tuple[datetime, ...] = ()
+    expected_peak_qps: float | None = None
+    expected_multiplier: float | None = None
+    category: str = ""
+    confidence: float = 0.8
+    ramp: timedelta = timedelta(0)
+    margin: timedelta | None = None
+    lead_override: timedelta | None = None
+    max_replicas_override: int | None = None
+    priority: int = 0
+    labels: tuple[tuple[str, str], ...] = ()
+    state: EventState = EventState.SCHEDULED
+    revision: int = 1
+    created_by: str = ""
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+    cancelled_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficSample:
+    """Demand of one workload in one minute, counts of requests. ``minute_at`` is the start of the minute.
+
+    ``coverage`` is the observed share of the minute, 0 to 1; forecasts treat minutes under one half as unknown.
+    """
+
+    workload: str
+    minute_at: datetime
+    demand_count: float
+    served_count: float | None = None
+    rejected_count: float | None = None
+    source: str = "triton"
+    coverage: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a listing, asked for."""
+
+    size: int
+    token: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """Who asked for which mutation, and what came of it."""
+
+    at: datetime
+    principal: str
+    method: str
+    resource: str
+    outcome: str  # a gRPC status code name
+    request_id: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Leadership as stored. ``token`` grows with every change of holder and fences every write."""
+
+    name: str
+    holder: str
+    token: int
+    expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a decision, read back from the actuator."""
+
+    decision_id: str
+    at: datetime
+    applied: bool
+    observed_replicas: int | None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PauseState:
+    """Global pause: the loop observes and records, and changes nothing."""
+
+    paused: bool = False
+    reason: str = ""
+    by: str = ""
+    since_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ForecastRun:
+    """A stored forecast's header beside its band: where it came from and how good its models were."""
+
+    id: str
+    workload: str
+    origin_at: datetime
+    created_at: datetime
+    horizon_steps: int
+    model_weights: tuple[tuple[str, float], ...] = ()
+    scores: tuple[tuple[str, float], ...] = field(default=())

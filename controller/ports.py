@@ -1,0 +1,416 @@
+"""What the shell needs from the outside, as Protocols. Each has one real adapter, one written fake and one contract suite.
+
+Use cases and the loop know these only; ``bootstrap`` names the adapters. Every method may raise
+``PortError`` subclasses and nothing else that a caller is expected to handle.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Protocol, Self
+
+from controller.core.resources import (
+    AuditEntry,
+    ForecastRun,
+    Lease,
+    Outcome,
+    Page,
+    PauseState,
+    TrafficEvent,
+    TrafficSample,
+)
+from controller.core.types import (
+    CapacityPlan,
+    Decision,
+    DemandObservation,
+    Event,
+    ForecastBand,
+    LeadSample,
+    Override,
+    Replica,
+    Trust,
+    Workload,
+    WorkloadState,
+)
+
+
+class PortError(Exception):
+    """The outside did not do what was asked; the message says what to do about it."""
+
+
+class UnavailableError(PortError):
+    """The dependency is away: try again later. Nothing was written."""
+
+
+class ConflictError(PortError):
+    """Somebody else changed it first: an etag, a revision or a name that exists already."""
+
+
+class NotFoundError(PortError):
+    """No such resource."""
+
+
+class StaleFenceError(PortError):
+    """The fencing token is not the newest: this process no longer leads and must stop acting."""
+
+
+class Clock(Protocol):
+    """The only way to read time."""
+
+    def now(self) -> datetime:
+        """Wall time, aware UTC; for records."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds of a clock that never steps; for durations."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait ``seconds`` of this clock."""
+        ...
+
+
+class WorkloadStore(Protocol):
+    """Workloads by name. The etag of a workload is its generation."""
+
+    async def get(self, name: str) -> Workload:
+        """Raise NotFoundError if there is none."""
+        ...
+
+    async def list(self, page: Page | None = None) -> tuple[Sequence[Workload], str]:
+        """Ordered by name; the second value is the next page token, empty at the end."""
+        ...
+
+    async def create(self, workload: Workload) -> Workload:
+        """Raise ConflictError if the name is taken. Returns it with generation 1."""
+        ...
+
+    async def update(self, workload: Workload, *, expected_generation: int | None) -> Workload:
+        """Replace the spec; generation grows by one. Raise ConflictError on another generation."""
+        ...
+
+    async def delete(self, name: str, *, expected_generation: int | None) -> None:
+        """Delete the spec; samples, decisions and events stay."""
+        ...
+
+
+class EventStore(Protocol):
+    """Traffic events with the full history of their edits; nothing is ever deleted."""
+
+    async def get(self, event_id: str) -> TrafficEvent:
+        """The newest revision. Raise NotFoundError if there is none."""
+        ...
+
+    async def create(self, event: TrafficEvent) -> TrafficEvent:
+        """Raise ConflictError if the id is taken."""
+        ...
+
+    async def update(self, event: TrafficEvent, *, expected_revision: int | None) -> TrafficEvent:
+        """Store a new revision, atomically. Raise ConflictError on another revision."""
+        ...
+
+    async def list(
+        self,
+        *,
+        page: Page | None = None,
+        workload: str | None = None,
+        states: Sequence[str] = (),
+        category: str | None = None,
+        overlaps: tuple[datetime, datetime] | None = None,
+    ) -> tuple[Sequence[TrafficEvent], str]:
+        """Ordered by (start_at, id). Recurring events overlap a window from their first start on."""
+        ...
+
+    async def revisions(self, event_id: str) -> Sequence[TrafficEvent]:
+        """Oldest first."""
+        ...
+
+
+class TrafficStore(Protocol):
+    """Demand per minute. Writing the same minute again replaces it (idempotent upsert)."""
+
+    async def upsert(self, samples: Sequence[TrafficSample]) -> int:
+        """Store samples; return how many rows were written. Non-finite or negative values raise ValueError."""
+        ...
+
+    async def read(
+        self, workload: str, start_at: datetime, end_at: datetime, *, step: timedelta = timedelta(minutes=1)
+    ) -> Sequence[tuple[datetime, float | None]]:
+        """Mean demand in QPS per step of the half-open window, on the step's grid; None where unknown."""
+        ...
+
+    async def span(self, workload: str) -> tuple[datetime, datetime] | None:
+        """First and last stored minute, or None."""
+        ...
+
+
+class ForecastStore(Protocol):
+    """Forecast runs: header and band."""
+
+    async def save(self, run: ForecastRun, band: ForecastBand) -> None:
+        """Store a run. The same id again is a no-op."""
+        ...
+
+    async def latest(self, workload: str) -> tuple[ForecastRun, ForecastBand] | None:
+        """The newest run by origin."""
+        ...
+
+    async def as_of(self, workload: str, at: datetime) -> tuple[ForecastRun, ForecastBand] | None:
+        """The run that was the newest at ``at`` (by created_at)."""
+        ...
+
+
+class DecisionStore(Protocol):
+    """The ledger: decisions and their outcomes, plans, alarms."""
+
+    async def append(self, decisions: Sequence[Decision]) -> None:
+        """Store decisions; the same id again is a no-op."""
+        ...
+
+    async def outcome(self, outcome: Outcome) -> None:
+        """Attach what came of a decision."""
+        ...
+
+    async def get(self, decision_id: str) -> tuple[Decision, Outcome | None]:
+        """Raise NotFoundError if there is none."""
+        ...
+
+    async def list(
+        self,
+        *,
+        workload: str | None = None,
+        start_at: datetime | None = None,
+        end_at: datetime | None = None,
+        changes_only: bool = False,
+        page: Page | None = None,
+    ) -> tuple[Sequence[tuple[Decision, Outcome | None]], str]:
+        """Newest first."""
+        ...
+
+    async def save_plan(self, plan: CapacityPlan) -> None:
+        """Store an immutable revision; the same (workload, revision) again is a no-op."""
+        ...
+
+    async def plan(self, workload: str, revision: int | None = None) -> CapacityPlan:
+        """The given or newest revision. Raise NotFoundError if there is none."""
+        ...
+
+
+class StateStore(Protocol):
+    """Core state per workload, overrides and the global pause."""
+
+    async def load(self) -> Mapping[str, WorkloadState]:
+        """Every stored state, by workload."""
+        ...
+
+    async def save(self, states: Mapping[str, WorkloadState]) -> None:
+        """Replace the given states. Call ``UnitOfWork.require_leader`` in the same transaction."""
+        ...
+
+    async def overrides(self, workload: str | None = None) -> Mapping[str, Sequence[Override]]:
+        """Every stored override by workload, expired ones too (the core judges by its ``now``)."""
+        ...
+
+    async def put_override(self, workload: str, override: Override) -> None:
+        """Store or replace by id."""
+        ...
+
+    async def delete_override(self, workload: str, override_id: str) -> None:
+        """Raise NotFoundError if there is none."""
+        ...
+
+    async def pause(self) -> PauseState:
+        """The global pause."""
+        ...
+
+    async def set_pause(self, state: PauseState) -> None:
+        """Change the global pause."""
+        ...
+
+
+class WarmupStore(Protocol):
+    """Measured lead times."""
+
+    async def append(self, workload: str, replica_id: str, at: datetime, sample: LeadSample) -> None:
+        """Store one measured start; the same replica again replaces it."""
+        ...
+
+    async def recent(self, workload: str, limit: int = 50) -> Sequence[LeadSample]:
+        """Newest first."""
+        ...
+
+
+class RecordStore(Protocol):
+    """Idempotency keys and the audit log."""
+
+    async def remember(self, key: str, body_digest: str, response: bytes, now: datetime) -> None:
+        """Keep a mutation's response under its request id. Raise ConflictError if the key exists."""
+        ...
+
+    async def recall(self, key: str) -> tuple[str, bytes] | None:
+        """(body digest, response) of an earlier call with this request id."""
+        ...
+
+    async def audit(self, entry: AuditEntry) -> None:
+        """Append to the audit log."""
+        ...
+
+
+class UnitOfWork(Protocol):
+    """One transaction over every store. Leaving without ``commit`` rolls back."""
+
+    workloads: WorkloadStore
+    events: EventStore
+    traffic: TrafficStore
+    forecasts: ForecastStore
+    decisions: DecisionStore
+    states: StateStore
+    warmups: WarmupStore
+    records: RecordStore
+
+    async def __aenter__(self) -> Self:
+        """Begin."""
+        ...
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        """Roll back unless committed; release the connection."""
+        ...
+
+    async def commit(self) -> None:
+        """Make it durable."""
+        ...
+
+    async def require_leader(self, token: int) -> None:
+        """Raise StaleFenceError unless ``token`` is the newest; holds until commit against a new leader."""
+        ...
+
+
+class Store(Protocol):
+    """Opens units of work."""
+
+    def unit_of_work(self) -> UnitOfWork:
+        """A fresh transaction, not begun yet."""
+        ...
+
+    async def check_revision(self) -> None:
+        """Raise PortError unless the schema is the one this release was built for."""
+        ...
+
+    async def close(self) -> None:
+        """Release every connection."""
+        ...
+
+
+class LeaseStore(Protocol):
+    """Leadership by lease with a fencing token. Times are the store's own clock, so members need not agree."""
+
+    async def acquire(self, name: str, holder: str, duration: timedelta) -> Lease | None:
+        """Take or renew the lease; None while another holds it. The token grows when the holder changes."""
+        ...
+
+    async def release(self, lease: Lease) -> None:
+        """Give it up, so that the next leader need not wait. Releasing a lost lease is a no-op."""
+        ...
+
+    async def current(self, name: str) -> Lease | None:
+        """Who holds it now, if anybody."""
+        ...
+
+
+class SignalCache(Protocol):
+    """What may be lost: live demand, backlog, forecasts, and fan-out of changes to watchers."""
+
+    async def put_demand(self, workload: str, demand: DemandObservation, ttl: timedelta) -> None:
+        """Keep the newest observation; an older ``at`` never replaces a newer one."""
+        ...
+
+    async def get_demand(self, workloads: Sequence[str]) -> Mapping[str, DemandObservation]:
+        """Observations that are there, in one round trip."""
+        ...
+
+    async def put_backlog(
+        self, workload: str, source: str, count: float, at: datetime, ttl: timedelta
+    ) -> None:
+        """Backlog of a queue Triton does not own, pushed by its owner."""
+        ...
+
+    async def get_backlog(self, workloads: Sequence[str]) -> Mapping[str, float]:
+        """Sum over unexpired sources, for workloads that have any."""
+        ...
+
+    async def publish(self, topic: str, payload: bytes) -> None:
+        """Fan out to watchers of every controller replica; lossy by design."""
+        ...
+
+    def subscribe(self, topic: str) -> AsyncIterator[bytes]:
+        """Payloads published from now on; ends when the iterator is closed."""
+        ...
+
+    async def close(self) -> None:
+        """Release connections."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PoolView:
+    """A workload's replicas as the actuator sees them."""
+
+    desired_replicas: int | None
+    replicas: tuple[Replica, ...]
+    competing_owner: str | None = None
+
+
+class Actuator(Protocol):
+    """Changes replica counts, and reports replicas with the stage each has verifiably reached."""
+
+    async def observe(self, workloads: Sequence[Workload]) -> Mapping[str, PoolView]:
+        """Views of workloads that could be observed; a missing key means unknown."""
+        ...
+
+    async def scale(self, workload: Workload, replicas: int, *, fence: int) -> None:
+        """Ask for a count and return once the order is accepted. A smaller fence than seen before raises StaleFenceError."""
+        ...
+
+    async def replace(self, workload: Workload, replica_id: str, *, fence: int) -> None:
+        """End one replica so that a fresh one takes its place."""
+        ...
+
+    async def close(self) -> None:
+        """Release what it holds; replicas it started end with it only if they cannot outlive it."""
+        ...
+
+
+class DemandMeterPort(Protocol):
+    """Turns replicas' counters into demand."""
+
+    async def scrape(self, views: Mapping[str, PoolView]) -> Mapping[str, DemandObservation]:
+        """Scrape every warm or draining replica once; a workload nobody answered for is missing."""
+        ...
+
+    def drain_samples(self) -> Sequence[TrafficSample]:
+        """Minutes completed since the last call, for the traffic store."""
+        ...
+
+
+class ForecastPort(Protocol):
+    """Runs the forecaster away from the event loop."""
+
+    async def forecast(
+        self,
+        workload: str,
+        history: Sequence[tuple[datetime, float | None]],
+        *,
+        step: timedelta,
+        horizon_steps: int,
+        events: Sequence[Event],
+        now: datetime,
+    ) -> tuple[ForecastRun, ForecastBand]:
+        """Forecast from history on a regular grid (QPS, None unknown). Never raises for poor history: the state says so."""
+        ...
+
+    def trust(self, band: ForecastBand, observed: Sequence[tuple[datetime, float | None]]) -> Trust:
+        """Judge a band by what was observed since its origin."""
+        ...
