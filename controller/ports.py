@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Protocol, Self
 
+from controller.core.leadtime import LeadSample
 from controller.core.resources import (
     AuditEntry,
     ForecastRun,
@@ -26,7 +27,6 @@ from controller.core.types import (
     DemandObservation,
     Event,
     ForecastBand,
-    LeadSample,
     Override,
     Replica,
     Trust,

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from controller.core.leadtime import DEFAULT_LEAD_TIME, LeadTime
+
 
 class Mode(StrEnum):
     """How far a workload's decisions reach, so that adoption can be gradual."""
@@ -121,6 +123,8 @@ class Policy:
     # idle time that costs as much as one cold start; None: derived from the lead time
     break_even: timedelta | None = None
     prewarm_margin: timedelta = timedelta(seconds=30)
+    # ordering and seeing happen only at ticks: what a tick's period may cost, at both ends
+    tick_slack: timedelta = timedelta(seconds=15)
     order_timeout: timedelta = timedelta(minutes=15)
     # a floor held for an event begins to decay when demand stayed this far under it, this long
     fizzle_share: float = 0.5
@@ -295,28 +299,6 @@ class Override:
     created_by: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class StagePrior:
-    """Expected duration of one lead-time stage before anything was measured, seconds."""
-
-    name: str
-    p50_s: float
-    p95_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class LeadSample:
-    """One measured start: its stages in seconds and how many started at once."""
-
-    stage_s: Mapping[str, float]
-    batch_count: int
-
-    @property
-    def total_s(self) -> float:
-        """Order to warm, seconds."""
-        return sum(self.stage_s.values())
-
-
 class RecommendationKind(StrEnum):
     """What one source asks for."""
 
@@ -405,7 +387,7 @@ class Floor:
     until_at: datetime
     reason: str
     event_id: str | None = None
-    demand_qps: float = 0.0
+    demand_qps: float | None = None
     unmet_replicas: int = 0  # what max_replicas or quota cut off, known at plan time
 
 
@@ -449,6 +431,7 @@ class Contract:
     replicas: int
     order_at: datetime
     deadline_at: datetime
+    start_at: datetime
     end_at: datetime
     ordered_count: int = 0
     scheduled_count: int = 0
@@ -557,7 +540,9 @@ class WorkloadState:
     plan: CapacityPlan | None = None
     contracts: tuple[Contract, ...] = ()
     alarms: tuple[Alarm, ...] = ()
-    last_decision_id: str | None = None
+    # what the last recorded decision said, so that an unchanged one is not recorded every tick
+    recorded_key: str = ""
+    recorded_at: datetime | None = None
     last_at: datetime | None = None
 
 
@@ -591,9 +576,7 @@ class WorkloadInput:
     trust: Trust = Trust.UNPROVEN
     events: tuple[Event, ...] = ()
     overrides: tuple[Override, ...] = ()
-    lead_priors: tuple[StagePrior, ...] = ()
-    lead_samples: tuple[LeadSample, ...] = ()
-    replan: bool = True  # whether forecast, events or workload changed since the stored plan
+    lead: LeadTime = DEFAULT_LEAD_TIME
     competing_owner: str | None = None
 
 

@@ -1,0 +1,60 @@
+"""Merge recommendations into one count. Pure: no clock, no I/O, no logging.
+
+Veto beats floors, floors beat SET, ceilings beat both; among SETs the highest priority wins; with no SET
+the current count stays. A floor above the ceiling ends at the ceiling and is reported as limited. Abstaining
+changes nothing, and the order of recommendations never matters.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from controller.core.types import Recommendation, RecommendationKind, Source
+
+_RANK = {source: rank for rank, source in enumerate(Source)}
+
+
+@dataclass(frozen=True, slots=True)
+class Arbitration:
+    """The merged count, and which recommendation bound it."""
+
+    replicas: int
+    binding: Recommendation | None  # None: nobody spoke, the current count stays
+    vetoed: bool
+    floor: int  # what behavior may not go under, already cut at the ceiling
+    ceiling: int | None
+    limited_from: int | None  # the count before the ceiling cut it
+
+
+def _strongest(recommendations: Sequence[Recommendation]) -> Recommendation:
+    # Equal opinions are explained by the first source in the enum, so that input order never matters.
+    return min(recommendations, key=lambda r: (_RANK[r.source], r.sentence))
+
+
+def arbitrate(recommendations: Sequence[Recommendation], current: int) -> Arbitration:
+    """Merge ``recommendations`` over the ``current`` count (our own last decision)."""
+    by_kind: dict[RecommendationKind, list[Recommendation]] = {kind: [] for kind in RecommendationKind}
+    for r in recommendations:
+        by_kind[r.kind].append(r)
+    if by_kind[RecommendationKind.VETO]:
+        veto = _strongest(by_kind[RecommendationKind.VETO])
+        return Arbitration(current, veto, vetoed=True, floor=0, ceiling=None, limited_from=None)
+    target, binding = current, None
+    sets = [r for r in by_kind[RecommendationKind.SET] if r.replicas is not None]
+    if sets:
+        top = max(r.priority for r in sets)
+        # Two equally strong SETs: the larger count, because being short costs more than being wide.
+        widest = max(r.replicas or 0 for r in sets if r.priority == top)
+        binding = _strongest([r for r in sets if r.priority == top and r.replicas == widest])
+        target = widest
+    floors = [r for r in by_kind[RecommendationKind.AT_LEAST] if r.replicas is not None]
+    floor = max((r.replicas or 0 for r in floors), default=0)
+    if floor > target or (floor == target and floors and binding is None):
+        target, binding = floor, _strongest([r for r in floors if r.replicas == floor])
+    ceilings = [r for r in by_kind[RecommendationKind.AT_MOST] if r.replicas is not None]
+    ceiling = min((r.replicas or 0 for r in ceilings), default=None)
+    limited_from: int | None = None
+    if ceiling is not None and target > ceiling:
+        limited_from, target = target, ceiling
+        binding = _strongest([r for r in ceilings if r.replicas == ceiling])
+    floor = floor if ceiling is None else min(floor, ceiling)
+    return Arbitration(target, binding, vetoed=False, floor=floor, ceiling=ceiling, limited_from=limited_from)

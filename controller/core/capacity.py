@@ -1,0 +1,191 @@
+"""How many replicas a demand needs under an SLO. Pure.
+
+A replica has ``instance_count`` servers, each taking up to ``batch_size_max`` requests at once. The whole
+pool is one queue (the balancer sends to the least loaded), so waiting follows Erlang-C over all servers,
+corrected after Allen and Cunneen for arrivals burstier than Poisson and for service times more regular than
+exponential. Batches shrink the variability of arrivals: a batch of *b* requests sums *b* gaps.
+
+    P(W > t) = C(N, a) * exp(-2 (N mu - lambda_b) t / (ca2 / b + cs2)),   lambda_b = lambda / b
+
+Required replicas is the smallest *n* whose tail at the SLO's wait is at most its share: never demand divided
+by capacity, which would run every replica full and every queue long. More demand never means fewer replicas.
+
+Sources: Erlang (1917); Allen, Probability, Statistics and Queueing Theory (1990), 5.3; Halfin and Whitt (1981).
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from math import ceil, erf, exp, isfinite, log, pi, sqrt
+
+from controller.core.types import CapacityProfile, Policy, Slo
+
+# Above this many servers the exact recursion gives way to Halfin and Whitt's limit (under 1 % apart there).
+EXACT_SERVERS_MAX = 200
+# No pool is ever sized beyond this; a request for more says so instead of looping.
+REPLICAS_LIMIT = 100_000
+_BISECTION_STEPS = 40
+
+
+def erlang_c(servers: int, load: float) -> float:
+    """Probability that an arrival waits in M/M/N; ``load`` in Erlangs. 1 when the load is at or over capacity."""
+    if load <= 0:
+        return 0.0
+    if load >= servers:
+        return 1.0
+    if servers > EXACT_SERVERS_MAX:
+        return _halfin_whitt(servers, load)
+    # Erlang B by its stable recursion, then C from B: no factorials, no overflow.
+    blocking = 1.0
+    for n in range(1, servers + 1):
+        blocking = load * blocking / (n + load * blocking)
+    utilization = load / servers
+    return blocking / (1.0 - utilization * (1.0 - blocking))
+
+
+def _halfin_whitt(servers: int, load: float) -> float:
+    beta = (1.0 - load / servers) * sqrt(servers)
+    if beta > 30:  # the normal density underflows; nobody waits
+        return 0.0
+    cdf = 0.5 * (1.0 + erf(beta / sqrt(2.0)))
+    density = exp(-beta * beta / 2.0) / sqrt(2.0 * pi)
+    return 1.0 / (1.0 + beta * cdf / density)
+
+
+Pool = Sequence[tuple[CapacityProfile, int]]
+
+
+def wait_exceed_probability(pool: Pool, demand_qps: float, wait_s: float, arrival_scv: float = 1.0) -> float:
+    """P(a request waits longer than ``wait_s``) for ``demand_qps`` on replicas of ``pool``; 1 at or over capacity.
+
+    Mixed pools count as one queue of average servers: throughput is exact, the spread is the fastest
+    servers' gain given away, which errs to the safe side.
+    """
+    if demand_qps <= 0:
+        return 0.0
+    servers = sum(profile.instance_count * count for profile, count in pool)
+    throughput = sum(profile.qps_max * count for profile, count in pool)
+    if servers == 0 or demand_qps >= throughput:
+        return 1.0
+    batch = sum(p.batch_size_max * p.instance_count * n for p, n in pool) / servers
+    delay = max((p.queue_delay_max_s for p, n in pool if n), default=0.0)
+    service_scv = max((p.service_scv for p, n in pool if n), default=0.0)
+    waits = erlang_c(servers, demand_qps / throughput * servers)
+    spread = max(1e-9, (arrival_scv / batch + service_scv) / 2.0)
+    # Batch formation is waiting too: what the queue may use is what the batcher leaves.
+    left = max(0.0, wait_s - delay)
+    return waits * exp(-((throughput - demand_qps) / batch) * left / spread)
+
+
+def sustainable_qps(pool: Pool, slo: Slo, arrival_scv: float = 1.0) -> float:
+    """Highest demand the pool serves within the SLO, QPS."""
+    low, high = 0.0, sum(profile.qps_max * count for profile, count in pool)
+    for _ in range(_BISECTION_STEPS):
+        middle = (low + high) / 2.0
+        if wait_exceed_probability(pool, middle, slo.wait_s, arrival_scv) <= slo.wait_exceed_share:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+class CapacityCurve:
+    """Sustainable QPS by replica count for one profile, grown as far as asked. Same arguments, same curve."""
+
+    def __init__(self, profile: CapacityProfile, slo: Slo, arrival_scv: float) -> None:
+        self._profile, self._slo, self._scv = profile, slo, arrival_scv
+        self._qps: list[float] = [0.0]
+
+    def _grow(self, replicas: int) -> None:
+        if replicas > REPLICAS_LIMIT:
+            raise ValueError(
+                f"more than {REPLICAS_LIMIT} replicas asked for: check the capacity profile's qps_max"
+            )
+        while len(self._qps) <= replicas:
+            pool = ((self._profile, len(self._qps)),)
+            # The running maximum keeps the curve monotone across the seam between the two formulas.
+            self._qps.append(max(self._qps[-1], sustainable_qps(pool, self._slo, self._scv)))
+
+    def qps(self, replicas: int) -> float:
+        """Sustainable QPS of ``replicas`` warm replicas."""
+        self._grow(replicas)
+        return self._qps[replicas]
+
+    def required(self, demand_qps: float) -> int:
+        """Smallest count that serves ``demand_qps`` within the SLO."""
+        if demand_qps <= 0:
+            return 0
+        count = ceil(demand_qps / self._profile.qps_max)
+        self._grow(count)
+        while self._qps[-1] < demand_qps:
+            self._grow(len(self._qps))
+        return bisect_left(self._qps, demand_qps)
+
+
+@lru_cache(maxsize=4096)
+def curve(profile: CapacityProfile, slo: Slo, arrival_scv: float = 1.0) -> CapacityCurve:
+    """The shared curve for these arguments."""
+    return CapacityCurve(profile, slo, arrival_scv)
+
+
+def required_replicas(demand_qps: float, profile: CapacityProfile, slo: Slo, arrival_scv: float = 1.0) -> int:
+    """Smallest number of replicas that serves ``demand_qps`` within the SLO; 0 only for no demand at all."""
+    if not isfinite(demand_qps) or demand_qps < 0:
+        raise ValueError(f"demand_qps must be finite and >= 0, got {demand_qps}")
+    return curve(profile, slo, arrival_scv).required(demand_qps)
+
+
+def required_mixed(
+    demand_qps: float,
+    existing: Iterable[CapacityProfile],
+    profile: CapacityProfile,
+    slo: Slo,
+    arrival_scv: float = 1.0,
+) -> int:
+    """Smallest total count that serves ``demand_qps``: the best of ``existing`` first, further ones as ``profile``.
+
+    A workload that holds A10 and T4 replicas keeps the faster ones when it shrinks, so they count first.
+    """
+    have = sorted(existing, key=lambda p: (-p.qps_max, p.engine, p.gpu_type))
+    if all(p == profile for p in have):
+        return required_replicas(demand_qps, profile, slo, arrival_scv)
+    if demand_qps <= 0:
+        return 0
+    low, high = 0, len(have) + required_replicas(demand_qps, profile, slo, arrival_scv)
+    while low < high:
+        middle = (low + high) // 2
+        if sustainable_qps(_first(have, middle, profile), slo, arrival_scv) >= demand_qps:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _first(have: Sequence[CapacityProfile], count: int, profile: CapacityProfile) -> Pool:
+    counts: dict[CapacityProfile, int] = {}
+    for p in have[:count]:
+        counts[p] = counts.get(p, 0) + 1
+    if count > len(have):
+        counts[profile] = counts.get(profile, 0) + count - len(have)
+    return tuple(counts.items())
+
+
+def service_quantile(policy: Policy) -> float:
+    """Demand quantile worth serving: cost of being short over the sum of both costs (newsvendor)."""
+    return policy.cost_under_per_hour / (policy.cost_under_per_hour + policy.cost_over_per_hour)
+
+
+def demand_at_quantile(levels: Sequence[float], values: Sequence[float], quantile: float) -> float:
+    """Demand at ``quantile`` of a forecast step, QPS.
+
+    Between levels: linear in the exponential tail's coordinate ``-log(1 - level)``, which bends with the
+    upper tail where it matters. Beyond the outermost levels: the outermost value, never an extrapolation.
+    """
+    if quantile <= levels[0]:
+        return values[0]
+    if quantile >= levels[-1]:
+        return values[-1]
+    right = bisect_left(levels, quantile)
+    low, high, x = (-log(1.0 - p) for p in (levels[right - 1], levels[right], quantile))
+    share = (x - low) / (high - low)
+    return values[right - 1] + share * (values[right] - values[right - 1])

@@ -1,0 +1,255 @@
+"""Turn a forecast and events into dated replica floors. Pure.
+
+A plan holds the forecast's need per step and, from it and from events, floors that say from when capacity
+must be *ordered* (lead time already walked back), from when it is needed and until when, and why. The same
+inputs give the same digest, so an unchanged plan is not a new revision.
+
+Events: a floor is one flat count from the deadline to the event's end, so that a dip inside the event never
+cuts capacity while clients are about to retry. Events longer than the policy's ``hold_max`` hold it that
+long; after that the forecast, which knows the event, leads.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from itertools import groupby
+
+from controller.core.capacity import demand_at_quantile, required_replicas, service_quantile
+from controller.core.leadtime import LeadTime
+from controller.core.types import (
+    CapacityPlan,
+    Event,
+    Floor,
+    ForecastBand,
+    ForecastState,
+    Trust,
+    Workload,
+)
+
+# Floors of forecast origin beyond these many are not listed; the need per step stays complete.
+FORECAST_FLOORS_MAX = 500
+
+
+def forecast_usable(band: ForecastBand | None, trust: Trust, now: datetime, age_max: timedelta) -> bool:
+    """Whether ``band`` may set floors now: ready, fresh enough, not distrusted by its own record."""
+    return (
+        band is not None
+        and bool(band.qps)
+        and band.state in {ForecastState.READY, ForecastState.DEGRADED}
+        and trust is not Trust.DISTRUSTED
+        and now - band.origin_at <= age_max
+        and band.end_at > now
+    )
+
+
+def plan_digest(
+    workload: Workload,
+    band: ForecastBand | None,
+    events: Sequence[Event],
+    lead: LeadTime,
+    trust: Trust,
+    ceiling: int | None,
+) -> str:
+    """Identity of everything a plan is made from, apart from the clock."""
+    key = repr(
+        (
+            workload.name,
+            workload.generation,
+            band.id if band else None,
+            sorted((e.id, e.revision) for e in events),
+            round(lead.total_p95_s),
+            round(lead.per_extra_replica_s, 1),
+            trust is Trust.DISTRUSTED,
+            ceiling,
+        )
+    )
+    return hashlib.sha256(key.encode()).hexdigest()[:16]
+
+
+def need_per_step(workload: Workload, band: ForecastBand) -> tuple[int, ...]:
+    """Replicas each forecast step needs at the workload's cost quantile; bounds are not applied here."""
+    quantile = service_quantile(workload.policy)
+    return tuple(
+        required_replicas(
+            demand_at_quantile(band.levels, row, quantile),
+            workload.profile,
+            workload.slo,
+            workload.policy.arrival_scv,
+        )
+        for row in band.qps
+    )
+
+
+def effective_max(workload: Workload, events: Sequence[Event], now: datetime, lead: LeadTime) -> int:
+    """``max_replicas``, raised while an event that raises it is prewarmed or runs.
+
+    Derived from the events at every tick and stored nowhere, so the old limit is back by itself when the
+    event ends or is cancelled, across restarts.
+    """
+    raised = [
+        event.max_replicas_override
+        for event in events
+        if event.max_replicas_override is not None
+        and order_time(event, workload, lead, event.max_replicas_override) <= now < event.end_at
+    ]
+    return max([workload.max_replicas, *raised])
+
+
+def deadline(event: Event, workload: Workload) -> datetime:
+    """When the event's replicas must be verified warm."""
+    return event.start_at - (workload.policy.prewarm_margin if event.margin is None else event.margin)
+
+
+def order_time(event: Event, workload: Workload, lead: LeadTime, replica_count: int) -> datetime:
+    """When to order ``replica_count`` replicas so that the last is warm by the deadline."""
+    if event.lead_override is not None:
+        return deadline(event, workload) - event.lead_override
+    warming = timedelta(seconds=lead.for_batch(replica_count))
+    return deadline(event, workload) - warming - workload.policy.tick_slack
+
+
+def event_demand(
+    event: Event, workload: Workload, band: ForecastBand | None, observed_qps: float | None
+) -> tuple[float | None, str]:
+    """Demand an event's floor must carry, QPS, and where the figure comes from; None when nothing is known.
+
+    A usable forecast that contains the event leads: it has weighed the planner's word against past events.
+    Otherwise the planner's peak, or the multiplier on what the forecast or the present shows without it.
+    """
+    peak = _band_peak(band, event, service_quantile(workload.policy)) if band else None
+    if band and peak is not None and event.id in band.event_ids:
+        return peak, "forecast with this event"
+    if event.expected_peak_qps is not None:
+        return event.expected_peak_qps, "the planner's expected peak"
+    base = peak if peak is not None else observed_qps
+    if event.expected_multiplier is not None and base is not None:
+        source = "forecast" if peak is not None else "present demand"
+        return base * event.expected_multiplier, f"the planner's multiplier on {source}"
+    return None, "no forecast, no observed demand and no expected peak"
+
+
+def _band_peak(band: ForecastBand, event: Event, quantile: float) -> float | None:
+    first = max(0, (event.start_at - band.start_at) // band.step)
+    last = min(len(band.qps), -((band.start_at - event.end_at) // band.step))
+    if first >= last:
+        return None
+    return max(demand_at_quantile(band.levels, row, quantile) for row in band.qps[first:last])
+
+
+def build_plan(
+    workload: Workload,
+    *,
+    now: datetime,
+    band: ForecastBand | None,
+    trust: Trust,
+    events: Sequence[Event],
+    lead: LeadTime,
+    observed_qps: float | None = None,
+    ceiling: int | None = None,
+    revision: int = 1,
+) -> CapacityPlan:
+    """Build the plan. ``ceiling`` is the quota's, if known: what it cuts is reported per floor, not hidden."""
+    usable = band if forecast_usable(band, trust, now, workload.policy.forecast_age_max) else None
+    need = need_per_step(workload, usable) if usable else ()
+    cap = workload.max_replicas if ceiling is None else min(workload.max_replicas, ceiling)
+    floors = _forecast_floors(workload, usable, need, lead, cap) if usable else []
+    for event in sorted(events, key=lambda e: (e.start_at, e.id)):
+        if event.end_at > now:
+            floors.append(_event_floor(event, workload, usable, need, lead, observed_qps, ceiling))
+    return CapacityPlan(
+        workload=workload.name,
+        revision=revision,
+        created_at=now,
+        floors=tuple(floors),
+        forecast_id=usable.id if usable else None,
+        start_at=usable.start_at if usable else now,
+        step=usable.step if usable else timedelta(minutes=1),
+        need=need,
+        quantile=service_quantile(workload.policy),
+        digest=plan_digest(workload, band, events, lead, trust, ceiling),
+    )
+
+
+def _forecast_floors(
+    workload: Workload, band: ForecastBand, need: Sequence[int], lead: LeadTime, cap: int
+) -> list[Floor]:
+    floors: list[Floor] = []
+    before, index = 0, 0
+    for count, run in groupby(need):
+        length = sum(1 for _ in run)
+        needed_at = band.start_at + band.step * index
+        steps = band.qps[index : index + length]
+        demand = max(demand_at_quantile(band.levels, row, service_quantile(workload.policy)) for row in steps)
+        floors.append(
+            Floor(
+                replicas=min(count, cap),
+                order_at=needed_at - timedelta(seconds=lead.for_batch(max(1, count - before))),
+                needed_at=needed_at,
+                until_at=needed_at + band.step * length,
+                reason=f"forecast P{service_quantile(workload.policy) * 100:g} of {demand:.0f} QPS",
+                demand_qps=demand,
+                unmet_replicas=max(0, count - cap),
+            )
+        )
+        before, index = count, index + length
+    return floors[:FORECAST_FLOORS_MAX]
+
+
+def _event_floor(
+    event: Event,
+    workload: Workload,
+    band: ForecastBand | None,
+    need: Sequence[int],
+    lead: LeadTime,
+    observed_qps: float | None,
+    ceiling: int | None,
+) -> Floor:
+    demand, source = event_demand(event, workload, band, observed_qps)
+    cap = max(workload.max_replicas, event.max_replicas_override or 0)
+    cap = cap if ceiling is None else min(cap, ceiling)
+    wanted = (
+        workload.min_replicas
+        if demand is None
+        else max(
+            workload.min_replicas,
+            required_replicas(demand, workload.profile, workload.slo, workload.policy.arrival_scv),
+        )
+    )
+    base = _need_at(band, need, deadline(event, workload)) if band else None
+    batch = max(1, min(wanted, cap) - (workload.min_replicas if base is None else base))
+    hold_until = event.end_at
+    if band and event.id in band.event_ids:
+        hold_until = min(event.end_at, event.start_at + workload.policy.hold_max)
+    sized = "cannot be sized" if demand is None else f"{demand:.0f} QPS"
+    return Floor(
+        replicas=min(wanted, cap),
+        order_at=order_time(event, workload, lead, batch),
+        needed_at=deadline(event, workload),
+        until_at=hold_until,
+        reason=f"event {event.id}: {sized} ({source})",
+        event_id=event.id,
+        demand_qps=demand,
+        unmet_replicas=max(0, wanted - cap),
+    )
+
+
+def _need_at(band: ForecastBand, need: Sequence[int], at: datetime) -> int | None:
+    index = (at - band.start_at) // band.step
+    return need[index] if 0 <= index < len(need) else None
+
+
+def need_between(plan: CapacityPlan, start_at: datetime, end_at: datetime) -> int | None:
+    """Highest forecast need of the steps that touch ``[start_at, end_at]``; None where the plan has no forecast."""
+    first = max(0, (start_at - plan.start_at) // plan.step)
+    last = (end_at - plan.start_at) // plan.step + 1
+    window = plan.need[first : max(last, 0)]
+    return max(window) if window else None
+
+
+def with_decay(floor: Floor, need: int, decayed_s: float, half_life_s: float) -> Floor:
+    """A fizzled event's floor, halving its distance to the present need every half life."""
+    if need >= floor.replicas:
+        return floor
+    left = (floor.replicas - need) * 0.5 ** (decayed_s / half_life_s)
+    return replace(floor, replicas=need + round(left))

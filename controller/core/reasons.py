@@ -1,0 +1,92 @@
+"""Say why: the closed reason, one sentence for three in the morning, and HPA's three conditions. Pure."""
+
+from controller.core.arbitration import Arbitration
+from controller.core.types import Condition, ConditionType, Mode, Reason, Source, WorkloadInput
+
+_BY_SOURCE: dict[Source, Reason] = {
+    Source.PAUSE: Reason.PAUSED,
+    Source.OVERRIDE: Reason.OVERRIDE,
+    Source.EVENT: Reason.EVENT_FLOOR,
+    Source.PLAN: Reason.PLAN_FLOOR,
+    Source.PANIC: Reason.PANIC,
+    Source.KEEP_WARM: Reason.KEEP_WARM,
+    Source.GUARD: Reason.GUARDED,
+    Source.MIN: Reason.MIN_REPLICAS,
+    Source.MAX: Reason.MAX_REPLICAS,
+    Source.QUOTA: Reason.QUOTA,
+}
+_HINDRANCE: dict[str, tuple[Reason, str]] = {
+    "rate": (Reason.RATE_LIMITED, "the scaling rate allows no more yet"),
+    "stabilization": (Reason.STABILIZING, "the stabilization window still holds a different need"),
+    "tolerance": (Reason.WITHIN_TOLERANCE, "the difference is within tolerance"),
+}
+
+
+def classify(current: int, desired: int, merged: Arbitration, hindrance: str, *, has_demand: bool) -> Reason:
+    """Name the reason of a decision."""
+    source = merged.binding.source if merged.binding else None
+    if merged.vetoed:
+        return Reason.PAUSED
+    if hindrance:
+        return _HINDRANCE[hindrance][0]
+    if not has_demand and source in {None, Source.GUARD}:
+        return Reason.NO_DATA
+    if source is not None and source is not Source.REACTIVE:
+        return _BY_SOURCE[source]
+    if desired == current:
+        return Reason.STEADY
+    if desired > current:
+        return Reason.REACTIVE_UP
+    return Reason.REACTIVE_DOWN if desired else Reason.SCALED_TO_ZERO
+
+
+def sentence(current: int, desired: int, merged: Arbitration, hindrance: str) -> str:
+    """One sentence: what is done, and because of what."""
+    what = f"Hold {current}" if desired == current else f"Scale {current} to {desired}"
+    why = merged.binding.sentence if merged.binding else "nothing asks for another count"
+    if hindrance:
+        why = f"{why}; {_HINDRANCE[hindrance][1]}"
+    if merged.limited_from is not None:
+        why = f"{why}; {merged.limited_from} were wanted"
+    return f"{what}: {why}."
+
+
+def conditions(
+    inp: WorkloadInput, merged: Arbitration, why_not: str, *, forecast_ok: bool, vetoed: bool
+) -> tuple[Condition, ...]:
+    """ABLE_TO_SCALE, SCALING_ACTIVE and SCALING_LIMITED, each with a reason a person can act on."""
+    return (_able(inp, vetoed=vetoed), _active(why_not, forecast_ok=forecast_ok), _limited(merged))
+
+
+def _able(inp: WorkloadInput, *, vetoed: bool) -> Condition:
+    kind = ConditionType.ABLE_TO_SCALE
+    if inp.competing_owner is not None:
+        message = f"{inp.competing_owner} also scales this target: remove one, or use mode FLOOR"
+        return Condition(kind, ok=False, reason="COMPETING_OWNER", message=message)
+    if vetoed:
+        return Condition(kind, ok=False, reason="PAUSED", message="scaling is paused by an operator")
+    if inp.workload.mode is Mode.RECOMMEND:
+        return Condition(
+            kind, ok=True, reason="RECOMMEND_ONLY", message="decisions are published, not applied"
+        )
+    if inp.replicas is None:
+        return Condition(kind, ok=False, reason="REPLICAS_UNKNOWN", message="the actuator did not answer")
+    return Condition(kind, ok=True, reason="READY", message="the target can be scaled")
+
+
+def _active(why_not: str, *, forecast_ok: bool) -> Condition:
+    kind = ConditionType.SCALING_ACTIVE
+    if why_not:
+        return Condition(kind, ok=False, reason="NO_DEMAND", message=f"{why_not}; floors still apply")
+    if not forecast_ok:
+        message = "no usable forecast: scaling is reactive, registered events still apply"
+        return Condition(kind, ok=True, reason="REACTIVE_ONLY", message=message)
+    return Condition(kind, ok=True, reason="READY", message="demand and forecast are fresh")
+
+
+def _limited(merged: Arbitration) -> Condition:
+    kind = ConditionType.SCALING_LIMITED
+    if merged.limited_from is None or merged.binding is None:
+        return Condition(kind, ok=False, reason="WITHIN_LIMITS", message="no ceiling cut this decision")
+    message = f"{merged.binding.sentence}; {merged.limited_from} were wanted"
+    return Condition(kind, ok=True, reason=f"LIMITED_BY_{merged.binding.source}", message=message)
