@@ -1,0 +1,81 @@
+# Everything installs into .venv at the root; nothing outside the checkout is touched.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+export PYTHONPATH := proto/gen:.
+
+.DEFAULT_GOAL := help
+
+##@ Use
+
+.PHONY: run
+run: install ## Run the three-minute demo: forecast, prewarm, peak, scale back (ARGS="--json out.json")
+	@$(BIN)/forecrest demo $(ARGS)
+
+.PHONY: up
+up: install ## Run a controller with embedded PostgreSQL, Valkey and Triton until Ctrl-C
+	@$(BIN)/forecrest up $(ARGS)
+
+##@ Develop
+
+.PHONY: install
+install: $(VENV)/.installed $(VENV)/triton/.installed ## Install the locked environments into .venv
+
+$(VENV)/.installed: requirements/dev.txt pyproject.toml
+	@echo "Installing Forecrest into $(VENV) …"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python requirements/install.py $(BIN)/python requirements/dev.txt --project .
+	@touch $@
+
+$(VENV)/triton/.installed: requirements/triton.txt $(VENV)/.installed
+	@echo "Installing Triton Inference Server into $(VENV)/triton …"
+	@test -x $(VENV)/triton/bin/python || $(PYTHON) -m venv $(VENV)/triton
+	@$(BIN)/python requirements/install.py $(VENV)/triton/bin/python requirements/triton.txt
+	@touch $@
+
+.PHONY: test
+test: install ## Run every test against real PostgreSQL, Valkey and Triton (ARGS="-k name")
+	@$(BIN)/python -m pytest $(ARGS)
+
+.PHONY: check
+check: install ## What CI runs beside the tests: lint, types, architecture, generated code, bare imports
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/basedpyright
+	@$(BIN)/lint-imports
+	@$(BIN)/buf lint
+	@$(BIN)/python proto/generate.py --check
+	@$(BIN)/python -m pytest -q tests/repo
+
+.PHONY: bench
+bench: install ## Measure: accuracy, frontier, API, ingest (ARGS="accuracy --data DIR")
+	@$(BIN)/python requirements/install.py $(BIN)/python requirements/bench.txt
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+.PHONY: proto
+proto: install ## Generate code from proto/
+	@$(BIN)/python proto/generate.py
+
+.PHONY: format
+format: install ## Format and fix what can be fixed
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+.PHONY: lock
+lock: install ## Resolve requirements/*.txt anew from pyproject.toml
+	@$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header \
+	  --extra embedded --extra demo --group dev pyproject.toml -o requirements/dev.txt
+	@$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header \
+	  --extra embedded --extra demo --group dev --group bench -c requirements/dev.txt pyproject.toml -o requirements/bench.txt
+	@$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header \
+	  requirements/triton.in -o requirements/triton.txt
+
+.PHONY: clean
+clean: ## Remove environments, caches and local data
+	rm -rf $(VENV) .forecrest forecrest-report .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
+
+.PHONY: help
+help: ## Show this help
+	@awk 'BEGIN {FS = ":.*##"} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z]+:.*##/ {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

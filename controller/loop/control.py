@@ -1,0 +1,243 @@
+"""Decide and act: load the world, call the core once, record, then apply.
+
+Promises: one clock reading per cycle; a decision is stored, under the fencing token, before it is applied;
+a crash between the two is healed by the next tick, which sees the count differ and asks again; whatever
+fails to apply is recorded as such. Refuses to act without leadership. Called by the runner.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from controller.core.leadtime import LeadSample, LeadTime, estimate_lead_time
+from controller.core.resources import Outcome, Page, PauseState, TrafficEvent
+from controller.core.tick import on_tick
+from controller.core.types import (
+    Decision,
+    Effect,
+    Event,
+    FleetState,
+    Override,
+    QuotaPool,
+    RecordDecision,
+    ReplaceReplica,
+    Replica,
+    ScaleTo,
+    StorePlan,
+    TickInput,
+    Trust,
+    Workload,
+    WorkloadInput,
+)
+from controller.loop.calendar import events_by_workload
+from controller.loop.forecasting import Forecasting
+from controller.loop.observe import Observer
+from controller.ports import (
+    Actuator,
+    Clock,
+    NotFoundError,
+    PoolView,
+    PortError,
+    SignalCache,
+    StaleFenceError,
+    Store,
+    UnavailableError,
+    UnitOfWork,
+)
+from controller.settings import Settings
+from controller.usecases.topics import CHANGES
+
+log = logging.getLogger(__name__)
+
+PAGE_SIZE = 1000
+# How far back events are looked at: one that ended a day ago concerns no plan.
+EVENTS_BACK = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What the store says at the top of a cycle, read in one transaction."""
+
+    workloads: tuple[Workload, ...]
+    state: FleetState
+    overrides: Mapping[str, Sequence[Override]]
+    pause: PauseState
+    events: tuple[TrafficEvent, ...]
+
+
+async def read_workloads(uow: UnitOfWork, limit: int) -> tuple[Workload, ...]:
+    """Every workload, page by page."""
+    found: list[Workload] = []
+    token = ""
+    while True:
+        page, token = await uow.workloads.list(Page(PAGE_SIZE, token))
+        found.extend(page)
+        if not token or len(found) >= limit:
+            return tuple(found[:limit])
+
+
+async def read_events(uow: UnitOfWork, start_at: datetime, end_at: datetime) -> tuple[TrafficEvent, ...]:
+    """Every event that may concern the window, page by page."""
+    found: list[TrafficEvent] = []
+    token = ""
+    while True:
+        page, token = await uow.events.list(page=Page(PAGE_SIZE, token), overlaps=(start_at, end_at))
+        found.extend(page)
+        if not token:
+            return tuple(found)
+
+
+class Control:
+    """One leader's decide-and-act cycle."""
+
+    def __init__(
+        self,
+        store: Store,
+        cache: SignalCache,
+        actuator: Actuator,
+        observer: Observer,
+        forecasting: Forecasting,
+        clock: Clock,
+        settings: Settings,
+        pools: Sequence[QuotaPool] = (),
+    ) -> None:
+        self._store, self._cache, self._actuator = store, cache, actuator
+        self._observer, self._forecasting, self._clock, self._settings = (
+            observer,
+            forecasting,
+            clock,
+            settings,
+        )
+        self._pools = tuple(pools)
+        self._lead: dict[str, LeadTime] = {}
+        self._measured: set[str] = set()
+        self.decisions: Mapping[str, Decision] = {}  # newest per workload, for metrics
+
+    async def world(self, now: datetime) -> World:
+        """Read everything a cycle needs from the store."""
+        horizon = timedelta(seconds=self._settings.forecast_horizon_s)
+        async with self._store.unit_of_work() as uow:
+            return World(
+                workloads=await read_workloads(uow, self._settings.workloads_max),
+                state=FleetState(await uow.states.load()),
+                overrides=await uow.states.overrides(),
+                pause=await uow.states.pause(),
+                events=await read_events(uow, now - EVENTS_BACK, now + horizon),
+            )
+
+    async def tick(self, token: int) -> tuple[Effect, ...]:
+        """Run one cycle under a fencing token; raise StaleFenceError if it is no longer the newest."""
+        now = self._clock.now()
+        world = await self.world(now)
+        views = await self._observer.views_of(world.workloads)
+        await self._measure(views, now)
+        tick_input = await self._input(world, views, now)
+        state, effects = on_tick(world.state, tick_input)
+        decided = [e.decision for e in effects if isinstance(e, RecordDecision)]
+        async with self._store.unit_of_work() as uow:
+            await uow.require_leader(token)
+            await uow.decisions.append(decided)
+            for effect in effects:
+                if isinstance(effect, StorePlan):
+                    await uow.decisions.save_plan(effect.plan)
+            await uow.states.save({w.name: state.workloads[w.name] for w in world.workloads})
+            await uow.commit()
+        self.decisions = {**self.decisions, **{d.workload: d for d in decided}}
+        await self._apply(world, effects, token)
+        await self._announce(effects)
+        return effects
+
+    async def _input(self, world: World, views: Mapping[str, PoolView], now: datetime) -> TickInput:
+        names = [w.name for w in world.workloads]
+        demand = await self._observer.demand(names)
+        events: dict[str, tuple[Event, ...]] = {}
+        if self._settings.prediction_enabled:
+            end_at = now + timedelta(seconds=self._settings.forecast_horizon_s)
+            # One that just ended still closes its contract.
+            events = events_by_workload(
+                world.events, now - timedelta(minutes=5), end_at, self._settings.occurrences_max
+            )
+        inputs: list[WorkloadInput] = []
+        for w in world.workloads:
+            view = views.get(w.name)
+            inputs.append(
+                WorkloadInput(
+                    workload=w,
+                    replicas=None if view is None else view.replicas,
+                    observed_desired=None if view is None else view.desired_replicas,
+                    demand=demand.get(w.name),
+                    forecast=self._forecasting.bands.get(w.name),
+                    trust=self._forecasting.trust.get(w.name, Trust.UNPROVEN),
+                    events=events.get(w.name, ()),
+                    overrides=tuple(world.overrides.get(w.name, ())),
+                    lead=self._lead.get(w.name) or estimate_lead_time(),
+                    competing_owner=None if view is None else view.competing_owner,
+                )
+            )
+        return TickInput(now, tuple(inputs), self._pools, world.pause.paused, world.pause.reason)
+
+    async def _measure(self, views: Mapping[str, PoolView], now: datetime) -> None:
+        """Turn replicas that just became warm into lead-time samples, once each."""
+        for name, view in views.items():
+            fresh = [r for r in view.replicas if r.warm and r.stage_s and r.id not in self._measured]
+            if not fresh and name in self._lead:
+                continue
+            try:
+                async with self._store.unit_of_work() as uow:
+                    for replica in fresh:
+                        sample = LeadSample(replica.stage_s, _batch_of(replica, view.replicas))
+                        await uow.warmups.append(name, replica.id, now, sample)
+                    samples = await uow.warmups.recent(name)
+                    await uow.commit()
+            except UnavailableError as error:
+                log.warning("lead times of %s wait for the store: %s", name, error)
+                continue
+            self._measured.update(r.id for r in fresh)
+            self._lead[name] = estimate_lead_time(samples=samples)
+
+    async def _apply(self, world: World, effects: Sequence[Effect], token: int) -> None:
+        by_name = {w.name: w for w in world.workloads}
+        for effect in effects:
+            try:
+                if isinstance(effect, ScaleTo):
+                    await self._scale(by_name[effect.workload], effect, token)
+                elif isinstance(effect, ReplaceReplica):
+                    log.warning("%s", effect.sentence)
+                    await self._actuator.replace(by_name[effect.workload], effect.replica_id, fence=token)
+            except StaleFenceError:
+                raise
+            except PortError as error:
+                # One workload's actuator trouble must not keep the others from their scaling.
+                log.warning("%s could not be applied: %s", effect, error)
+
+    async def _scale(self, workload: Workload, effect: ScaleTo, token: int) -> None:
+        detail, applied = "", True
+        try:
+            await self._actuator.scale(workload, effect.replicas, fence=token)
+        except StaleFenceError:
+            raise
+        except PortError as error:
+            detail, applied = str(error), False
+            log.warning("%s stays as it is: %s", workload.name, error)
+        outcome = Outcome(
+            effect.decision_id, self._clock.now(), applied, effect.replicas if applied else None, detail
+        )
+        async with self._store.unit_of_work() as uow:
+            try:
+                await uow.decisions.outcome(outcome)
+                await uow.commit()
+            except NotFoundError:
+                log.exception("decision %s was acted on but is not in the ledger", effect.decision_id)
+
+    async def _announce(self, effects: Sequence[Effect]) -> None:
+        names = sorted({e.decision.workload for e in effects if isinstance(e, RecordDecision)})
+        try:
+            for name in names:
+                await self._cache.publish(CHANGES, f"workloads/{name}".encode())
+        except UnavailableError as error:
+            log.debug("watchers will find out by polling: %s", error)
+
+
+def _batch_of(replica: Replica, replicas: Sequence[Replica]) -> int:
+    return sum(abs((r.ordered_at - replica.ordered_at).total_seconds()) < 1.0 for r in replicas)

@@ -1,0 +1,109 @@
+"""Run the loop: lead or follow, each job at its own cadence, and stop cleanly.
+
+Promises: a job that fails is logged and tried again at its next turn, with growing pauses while a dependency
+is away; cancelling stops every job, and the lease is given up last. A follower does nothing but renew.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
+
+from controller.loop.calendar import events_by_workload
+from controller.loop.control import Control, World
+from controller.loop.forecasting import Forecasting
+from controller.loop.leader import Leadership
+from controller.loop.observe import Observer
+from controller.ports import Clock, PortError, StaleFenceError
+from controller.settings import Settings
+
+log = logging.getLogger(__name__)
+
+# A failing job waits this many periods at most before its next try.
+BACKOFF_PERIODS_MAX = 8
+
+
+class Runner:
+    """The jobs of a controller process."""
+
+    def __init__(
+        self,
+        leadership: Leadership,
+        control: Control,
+        observer: Observer,
+        forecasting: Forecasting,
+        clock: Clock,
+        settings: Settings,
+    ) -> None:
+        self._leadership, self._control, self._observer = leadership, control, observer
+        self._forecasting, self._clock, self._settings = forecasting, clock, settings
+        self._loaded_for: int | None = None
+        self.last_tick_at: datetime | None = None
+        self.failure_count = 0
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._leadership.run(), name="lease")
+            group.create_task(self._every(self._settings.scrape_period_s, self.scrape), name="scrape")
+            group.create_task(self._every(self._settings.tick_period_s, self.tick), name="tick")
+            # Looks often, refits only what is due: a new event gets its forecast at the next look.
+            look_s = min(self._settings.forecast_period_s, max(self._settings.tick_period_s, 1.0))
+            group.create_task(self._every(look_s, self.forecast), name="forecast")
+
+    async def _every(self, period_s: float, job: Callable[[], Awaitable[None]]) -> None:
+        failures = 0
+        while True:
+            started_s = self._clock.monotonic()
+            try:
+                await job()
+                failures = 0
+            except StaleFenceError as error:
+                log.warning("leadership is gone: %s", error)
+                self._leadership.lost()
+            except PortError as error:
+                failures += 1
+                log.warning("%s will be tried again: %s", job.__name__, error)
+            except Exception:  # the loop must outlive any defect of one turn; it is logged and counted
+                failures += 1
+                log.exception("%s failed", job.__name__)
+            self.failure_count += bool(failures)
+            wait_s = period_s * min(BACKOFF_PERIODS_MAX, 1 + failures) - (self._clock.monotonic() - started_s)
+            await self._clock.sleep(max(wait_s, 0.0))
+
+    async def _world(self) -> World:
+        return await self._control.world(self._clock.now())
+
+    async def scrape(self) -> None:
+        """Observe demand, if this process leads."""
+        if self._leadership.token is not None:
+            await self._observer.scrape((await self._world()).workloads)
+
+    async def forecast(self) -> None:
+        """Refit due forecasts, if this process leads."""
+        if self._leadership.token is None:
+            return
+        world, now = await self._world(), self._clock.now()
+        await self._load_once(world)
+        events = events_by_workload(
+            world.events,
+            now - timedelta(seconds=self._settings.history_window_s),
+            now + timedelta(seconds=self._settings.forecast_horizon_s),
+            self._settings.occurrences_max,
+        )
+        await self._forecasting.refresh(world.workloads, events)
+
+    async def tick(self) -> None:
+        """Decide and act, if this process leads."""
+        token = self._leadership.token
+        if token is None:
+            self._loaded_for = None
+            return
+        await self._load_once(await self._world())
+        await self._control.tick(token)
+        self.last_tick_at = self._clock.now()
+
+    async def _load_once(self, world: World) -> None:
+        if self._loaded_for != self._leadership.token:
+            await self._forecasting.load(world.workloads)
+            self._loaded_for = self._leadership.token

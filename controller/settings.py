@@ -1,0 +1,75 @@
+"""Settings, read once from ``FORECREST_*`` environment variables and never again. Frozen.
+
+Every window, period and limit of the shell has its bound here; policy per workload lives on the workload.
+"""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, SecretStr, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+
+
+class Settings(BaseSettings):
+    """How this process runs."""
+
+    model_config = SettingsConfigDict(env_prefix="FORECREST_", frozen=True, extra="ignore")
+
+    data_dir: Path = Path(".forecrest")
+    database_url: SecretStr | None = None  # None: the embedded PostgreSQL
+    redis_url: SecretStr | None = None  # None: the embedded Valkey
+    bind: str = "127.0.0.1:7443"
+    http_bind: str = "127.0.0.1:7480"
+    actuator: Literal["local_process", "dry_run"] = "local_process"
+    # stands for what a cluster adds before a process starts: GPU node, image pull
+    provisioning_delay_s: Annotated[float, Field(ge=0, le=3600)] = 0.0
+    replica_limit: Annotated[int, Field(ge=1, le=200)] = 16  # local processes this machine may run
+
+    tick_period_s: Seconds = 5.0
+    scrape_period_s: Seconds = 2.0
+    forecast_period_s: Seconds = 300.0
+    forecast_step_s: Annotated[float, Field(ge=10, le=86_400)] = 300.0
+    forecast_horizon_s: Annotated[float, Field(ge=60, le=14 * 86_400)] = 48 * 3600.0
+    history_window_s: Annotated[float, Field(ge=60, le=366 * 86_400)] = 42 * 86_400.0
+    history_retention_days: Annotated[int, Field(ge=1, le=3660)] = 400
+    trust_window_s: Seconds = 6 * 3600.0
+    prediction_enabled: bool = True  # False: reactive only, for comparison and as an emergency switch
+
+    lease_name: str = "control-loop"
+    lease_duration_s: Annotated[float, Field(ge=1, le=300)] = 10.0
+    holder: str = ""  # "": host name and process id
+    run_loop: bool = True
+
+    workloads_max: Annotated[int, Field(ge=1, le=100_000)] = 20_000
+    occurrences_max: Annotated[int, Field(ge=1, le=10_000)] = 500  # events looked at per workload and tick
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+
+    @model_validator(mode="after")
+    def _steps_fit(self) -> Self:
+        if 86_400 % self.forecast_step_s:
+            raise ValueError(
+                f"forecast_step_s must divide a day, got {self.forecast_step_s}: use 60, 300, 900 …"
+            )
+        if self.forecast_horizon_s < 2 * self.forecast_step_s:
+            raise ValueError(
+                "forecast_horizon_s must hold at least two steps: raise it or lower forecast_step_s"
+            )
+        return self
+
+    @property
+    def forecast_step(self) -> timedelta:
+        """Width of a forecast bucket."""
+        return timedelta(seconds=self.forecast_step_s)
+
+    @property
+    def horizon_steps(self) -> int:
+        """Forecast buckets per run."""
+        return int(self.forecast_horizon_s // self.forecast_step_s)
+
+    @property
+    def lease_duration(self) -> timedelta:
+        """How long leadership lasts without renewal."""
+        return timedelta(seconds=self.lease_duration_s)
