@@ -31,14 +31,13 @@ class Settings(BaseSettings):
     tick_period_s: Seconds = 5.0
     scrape_period_s: Seconds = 2.0
     forecast_period_s: Seconds = 300.0
-    forecast_step_s: Annotated[float, Field(ge=10, le=86_400)] = 300.0
+    forecast_step_s: Annotated[float, Field(ge=60, le=86_400)] = 300.0
     forecast_horizon_s: Annotated[float, Field(ge=60, le=14 * 86_400)] = 48 * 3600.0
     history_window_s: Annotated[float, Field(ge=60, le=366 * 86_400)] = 42 * 86_400.0
     history_retention_days: Annotated[int, Field(ge=1, le=3660)] = 400
     trust_window_s: Seconds = 6 * 3600.0
     prediction_enabled: bool = True  # False: reactive only, for comparison and as an emergency switch
 
-    lease_name: str = "control-loop"
     lease_duration_s: Annotated[float, Field(ge=1, le=300)] = 10.0
     holder: str = ""  # "": host name and process id
     run_loop: bool = True

@@ -1,0 +1,1 @@
+"""Actuators: change replica counts and verify that replicas are warm."""

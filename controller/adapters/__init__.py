@@ -1,0 +1,1 @@
+"""Adapters behind the ports; they never import the API or the use cases."""
