@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Final, Protocol, Self
 
 from controller.core.leadtime import LeadSample
 from controller.core.resources import (
@@ -33,6 +33,9 @@ from controller.core.types import (
     Workload,
     WorkloadState,
 )
+
+# The lease whose newest token fences every write of the loop.
+LEADER_LEASE: Final = "leader"
 
 
 class PortError(Exception):
@@ -137,7 +140,10 @@ class TrafficStore(Protocol):
     async def read(
         self, workload: str, start_at: datetime, end_at: datetime, *, step: timedelta = timedelta(minutes=1)
     ) -> Sequence[tuple[datetime, float | None]]:
-        """Mean demand in QPS per step of the half-open window, on the step's grid; None where unknown."""
+        """Mean demand in QPS of every whole step inside the half-open window, on the step's grid since 1970.
+
+        None where under half of the step was observed. ValueError unless the step is whole minutes.
+        """
         ...
 
     async def span(self, workload: str) -> tuple[datetime, datetime] | None:
@@ -149,7 +155,7 @@ class ForecastStore(Protocol):
     """Forecast runs: header and band."""
 
     async def save(self, run: ForecastRun, band: ForecastBand) -> None:
-        """Store a run. The same id again is a no-op."""
+        """Store a run. The same id again is a no-op. ValueError if the band's id is not the run's."""
         ...
 
     async def latest(self, workload: str) -> tuple[ForecastRun, ForecastBand] | None:
@@ -288,6 +294,19 @@ class UnitOfWork(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long records are kept."""
+
+    traffic: timedelta = timedelta(days=730)
+    decisions: timedelta = timedelta(
+        days=90
+    )  # with outcomes, superseded plans, old starts, expired overrides
+    forecasts: timedelta = timedelta(days=30)
+    audit: timedelta = timedelta(days=365)
+    idempotency: timedelta = timedelta(days=2)
+
+
 class Store(Protocol):
     """Opens units of work."""
 
@@ -297,6 +316,10 @@ class Store(Protocol):
 
     async def check_revision(self) -> None:
         """Raise PortError unless the schema is the one this release was built for."""
+        ...
+
+    async def maintain(self, now: datetime, retention: Retention) -> int:
+        """Drop what is past its age; return how many records went. Safe to repeat and to interrupt."""
         ...
 
     async def close(self) -> None:

@@ -1,0 +1,197 @@
+"""The store on PostgreSQL: opens units of work, checks the schema, drops what is past its age.
+
+Promises: a unit of work is one transaction, and what was not committed is not there, also after the process
+or the database was killed; a leader's writes are refused once another leads. Called by the composition root.
+"""
+
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from types import TracebackType
+from typing import Self
+
+from sqlalchemy import text
+
+from controller.adapters.postgres.database import Limits, Session, make_engine, port_errors
+from controller.adapters.postgres.ledger import (
+    PostgresDecisionStore,
+    PostgresForecastStore,
+    PostgresStateStore,
+    PostgresWarmupStore,
+)
+from controller.adapters.postgres.migrate import refuse_revision
+from controller.adapters.postgres.partitions import DECISIONS, TRAFFIC, Partitions
+from controller.adapters.postgres.resources import (
+    PostgresEventStore,
+    PostgresRecordStore,
+    PostgresWorkloadStore,
+)
+from controller.adapters.postgres.traffic import PostgresTrafficStore
+from controller.ports import (
+    LEADER_LEASE,
+    DecisionStore,
+    EventStore,
+    ForecastStore,
+    RecordStore,
+    Retention,
+    StaleFenceError,
+    StateStore,
+    TrafficStore,
+    WarmupStore,
+    WorkloadStore,
+)
+
+# Blocks a change of the token, which is part of a key, until this transaction ends; not a renewal.
+_FENCE = text("SELECT token FROM leases WHERE name = :name FOR KEY SHARE")
+
+
+class PostgresStore:
+    """Implements `controller.ports.Store`."""
+
+    def __init__(self, url: str, limits: Limits | None = None) -> None:
+        """Connect nothing yet.
+
+        Raises:
+            ValueError: `url` is no PostgreSQL URL.
+        """
+        self._limits = limits or Limits()
+        self._engine = make_engine(url, self._limits)
+        self._partition_engine = make_engine(url, self._limits, pooled=False)
+        self._partitions = Partitions(self._partition_engine, self._limits)
+
+    def unit_of_work(self) -> "PostgresUnitOfWork":
+        """A fresh transaction, not begun yet."""
+        return PostgresUnitOfWork(self._open, self._partitions)
+
+    async def _open(self) -> Session:
+        return await Session.open(self._engine, self._limits)
+
+    async def check_revision(self) -> None:
+        """Raise PortError unless the schema is the one this release was built for."""
+        session = await self._open()
+        try:
+            exists = await session.execute(text("SELECT to_regclass('alembic_version') IS NOT NULL"))
+            found: set[str] = set()
+            if exists.scalar_one():
+                found = set((await session.execute(_REVISION)).scalars())
+        finally:
+            await session.close()
+        refuse_revision(found)
+
+    async def maintain(self, now: datetime, retention: Retention) -> int:
+        """Drop what is past its age; return how many partitions and rows went. Safe to repeat, and to interrupt."""
+        dropped = await self._partitions.drop_before(TRAFFIC, now - retention.traffic)
+        dropped += await self._partitions.drop_before(DECISIONS, now - retention.decisions)
+        for statement, before in (
+            (_OLD_OUTCOMES, now - retention.decisions),
+            (_OLD_PLANS, now - retention.decisions),
+            (_OLD_OVERRIDES, now - retention.decisions),
+            (_OLD_WARMUPS, now - retention.decisions),
+            (_OLD_FORECASTS, now - retention.forecasts),
+            (_OLD_KEYS, now - retention.idempotency),
+            (_OLD_AUDIT, now - retention.audit),
+        ):
+            dropped += await self._delete_in_batches(statement, before)
+        return dropped
+
+    async def _delete_in_batches(self, statement: str, before: datetime) -> int:
+        """Delete a bounded number of rows per transaction, so that no lock is held for long."""
+        total = 0
+        while True:
+            session = await self._open()
+            try:
+                written = await session.execute(text(statement), {"before": before, "limit": _BATCH})
+                await session.commit()
+            finally:
+                await session.close()
+            total += written.rowcount
+            if written.rowcount < _BATCH:
+                return total
+
+    async def close(self) -> None:
+        """Release every connection."""
+        with port_errors():
+            await self._engine.dispose()
+            await self._partition_engine.dispose()
+
+
+class PostgresUnitOfWork:
+    """Implements `controller.ports.UnitOfWork`. Used once, by one task."""
+
+    workloads: WorkloadStore
+    events: EventStore
+    traffic: TrafficStore
+    forecasts: ForecastStore
+    decisions: DecisionStore
+    states: StateStore
+    warmups: WarmupStore
+    records: RecordStore
+
+    def __init__(self, open_session: Callable[[], Awaitable[Session]], partitions: Partitions) -> None:
+        self._open = open_session
+        self._partitions = partitions
+
+    async def __aenter__(self) -> Self:
+        """Take a connection."""
+        self._session = session = await self._open()
+        self.workloads = PostgresWorkloadStore(session)
+        self.events = PostgresEventStore(session)
+        self.traffic = PostgresTrafficStore(session, self._partitions)
+        self.forecasts = PostgresForecastStore(session)
+        self.decisions = PostgresDecisionStore(session, self._partitions)
+        self.states = PostgresStateStore(session)
+        self.warmups = PostgresWarmupStore(session)
+        self.records = PostgresRecordStore(session)
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        """Roll back unless committed; give the connection back."""
+        await self._session.close()
+
+    async def commit(self) -> None:
+        """Make it durable. If the connection breaks right here, whether it was written is not known: read it back."""
+        await self._session.commit()
+
+    async def require_leader(self, token: int) -> None:
+        """Raise StaleFenceError unless `token` is the newest; a new leader waits for this transaction."""
+        newest = (await self._session.execute(_FENCE, {"name": LEADER_LEASE})).scalar_one_or_none()
+        if newest != token:
+            raise StaleFenceError(
+                f"fencing token {token} is not the newest ({newest}): another process leads; stop acting"
+            )
+
+
+_REVISION = text("SELECT version_num FROM alembic_version")
+_BATCH = 5_000
+
+
+def _old(table: str, key: str, condition: str) -> str:
+    return (
+        f"DELETE FROM {table} WHERE ({key}) IN "  # noqa: S608 - constants of this file
+        f"(SELECT {key} FROM {table} AS old WHERE {condition} LIMIT :limit)"
+    )
+
+
+_OLD_OUTCOMES = _old("outcomes", "decision_id", "at < :before")
+_OLD_OVERRIDES = _old("overrides", "workload, id", "expires_at < :before")
+_OLD_KEYS = _old("idempotency_keys", "key", "created_at < :before")
+_OLD_AUDIT = _old("audit_log", "id", "at < :before")
+# The newest plan and forecast of a workload stay, however old: they are what is in force.
+_OLD_PLANS = _old(
+    "capacity_plans",
+    "workload, revision",
+    "created_at < :before AND revision < "
+    "(SELECT max(revision) FROM capacity_plans WHERE workload = old.workload)",
+)
+_OLD_FORECASTS = _old(
+    "forecasts",
+    "id",
+    "created_at < :before AND origin_at < (SELECT max(origin_at) FROM forecasts WHERE workload = old.workload)",
+)
+# Lead times are estimated from the newest starts, which may be old where replicas start rarely.
+_OLD_WARMUPS = _old(
+    "warmups",
+    "workload, replica_id",
+    "at < :before AND (SELECT count(*) FROM warmups WHERE workload = old.workload AND at > old.at) >= 50",
+)

@@ -1,0 +1,89 @@
+"""Rules every traffic store shares: which samples are sound, and the grid a window is read on.
+
+Promises: what passes `sound_samples` has finite, non-negative counts on whole minutes. Refuses the whole
+batch for one bad sample and names it, so that nothing is half written. Called by the stores, real and fake.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+
+from controller.core.resources import TrafficSample
+
+MINUTE = timedelta(minutes=1)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# Bounds keep a clock that went astray from creating partitions for centuries.
+FIRST_AT = datetime(2000, 1, 1, tzinfo=UTC)
+LAST_AT = datetime(2100, 1, 1, tzinfo=UTC)
+STEPS_MAX = 1_100_000  # two years of minutes
+KNOWN_COVERAGE = 0.5
+
+
+def sound_samples(samples: Sequence[TrafficSample]) -> list[TrafficSample]:
+    """Check every sample; return one per workload and minute (the last given), ordered by both.
+
+    Raises:
+        ValueError: names the first bad field, for example ``samples[3].demand_count``.
+    """
+    for index, sample in enumerate(samples):
+        problem = _problem(sample)
+        if problem:
+            raise ValueError(f"samples[{index}].{problem}")
+    latest = {(sample.workload, sample.minute_at): sample for sample in samples}
+    # Ordered, so that writers of overlapping batches lock rows in one order and cannot deadlock.
+    return [latest[key] for key in sorted(latest)]
+
+
+def _problem(sample: TrafficSample) -> str | None:
+    minute_at = sample.minute_at
+    if not sample.workload:
+        return "workload: is empty; name the workload"
+    if minute_at.tzinfo is None or not FIRST_AT <= minute_at < LAST_AT or (minute_at - EPOCH) % MINUTE:
+        return (
+            f"minute_at: {minute_at.isoformat()} is not the start of a minute with a time zone, "
+            f"{FIRST_AT.year} to {LAST_AT.year}"
+        )
+    for name in ("demand_count", "served_count", "rejected_count"):
+        count: float | None = getattr(sample, name)
+        if count is not None and not 0 <= count < math.inf:
+            return (
+                f"{name}: {count} is not a finite count of at least 0; leave the minute out if it is unknown"
+            )
+    if not 0 <= sample.coverage <= 1:
+        return f"coverage: {sample.coverage} is not a share between 0 and 1"
+    return None
+
+
+def step_grid(start_at: datetime, end_at: datetime, step: timedelta) -> list[datetime]:
+    """Starts of the steps that lie wholly inside the half-open window, on the grid of multiples since 1970.
+
+    Raises:
+        ValueError: the step is not a positive number of whole minutes, or there are too many steps.
+    """
+    if step < MINUTE or step % MINUTE:
+        raise ValueError(f"step: {step} is not a positive number of whole minutes, the base of the history")
+    if start_at.tzinfo is None or end_at.tzinfo is None:
+        raise ValueError("start_at, end_at: have no time zone; pass aware datetimes")
+    first = -((EPOCH - start_at) // step)  # rounds up
+    count = max(0, (end_at - EPOCH) // step - first)
+    if count > STEPS_MAX:
+        raise ValueError(
+            f"step: the window has {count} steps of {step}, more than {STEPS_MAX}; take a longer step"
+        )
+    return [EPOCH + step * (first + index) for index in range(count)]
+
+
+def mean_qps(
+    grid: Sequence[datetime], step: timedelta, sums: Mapping[datetime, tuple[float, float]]
+) -> list[tuple[datetime, float | None]]:
+    """Mean demand per step, given (requests, covered minutes) per step; None below half coverage.
+
+    A half-covered minute counts the requests of the half that was seen, so the mean is requests per
+    *covered* second: 300 requests in half a minute are 10 QPS.
+    """
+    needed = KNOWN_COVERAGE * (step / MINUTE)
+    unknown = (0.0, 0.0)
+    return [
+        (at, requests / (covered * 60) if covered >= needed else None)
+        for at, (requests, covered) in ((at, sums.get(at, unknown)) for at in grid)
+    ]

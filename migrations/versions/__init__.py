@@ -1,0 +1,1 @@
+"""One file per revision. Once released, a revision is never edited."""
