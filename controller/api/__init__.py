@@ -1,1 +1,1 @@
-"""The gRPC API: thin servicers over the use cases; the only package that imports protobuf."""
+"""The public gRPC API: thin servicers over use cases. The only place that knows protobuf."""

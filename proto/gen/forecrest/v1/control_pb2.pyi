@@ -406,7 +406,7 @@ class Floor(_message.Message):
     occurrence_id: _builtins.str
     """Occurrence it is for. Absent: for the forecast."""
     demand_qps: _builtins.float
-    """Demand it is made for, requests per second."""
+    """Demand it is made for, requests per second. Absent: unknown, the floor is min_replicas."""
     unmet_replicas: _builtins.int
     """Replicas that max_replicas or quota cut off, known at plan time."""
     @_builtins.property
@@ -430,15 +430,20 @@ class Floor(_message.Message):
         until_time: _timestamp_pb2.Timestamp | None = ...,
         reason: _builtins.str = ...,
         occurrence_id: _builtins.str | None = ...,
-        demand_qps: _builtins.float = ...,
+        demand_qps: _builtins.float | None = ...,
         unmet_replicas: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_occurrence_id", b"_occurrence_id", "need_time", b"need_time", "occurrence_id", b"occurrence_id", "order_time", b"order_time", "until_time", b"until_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_demand_qps", b"_demand_qps", "_occurrence_id", b"_occurrence_id", "demand_qps", b"demand_qps", "need_time", b"need_time", "occurrence_id", b"occurrence_id", "order_time", b"order_time", "until_time", b"until_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_occurrence_id", b"_occurrence_id", "demand_qps", b"demand_qps", "need_time", b"need_time", "occurrence_id", b"occurrence_id", "order_time", b"order_time", "reason", b"reason", "replicas", b"replicas", "unmet_replicas", b"unmet_replicas", "until_time", b"until_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_demand_qps", b"_demand_qps", "_occurrence_id", b"_occurrence_id", "demand_qps", b"demand_qps", "need_time", b"need_time", "occurrence_id", b"occurrence_id", "order_time", b"order_time", "reason", b"reason", "replicas", b"replicas", "unmet_replicas", b"unmet_replicas", "until_time", b"until_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__demand_qps: _TypeAlias = _typing.Literal["demand_qps"]  # noqa: Y015
+    _WhichOneofArgType__demand_qps: _TypeAlias = _typing.Literal["_demand_qps", b"_demand_qps"]  # noqa: Y015
     _WhichOneofReturnType__occurrence_id: _TypeAlias = _typing.Literal["occurrence_id"]  # noqa: Y015
     _WhichOneofArgType__occurrence_id: _TypeAlias = _typing.Literal["_occurrence_id", b"_occurrence_id"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__demand_qps) -> _WhichOneofReturnType__demand_qps | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__occurrence_id) -> _WhichOneofReturnType__occurrence_id | None: ...
 
 Global___Floor: _TypeAlias = Floor  # noqa: Y015
@@ -751,7 +756,9 @@ class Override(_message.Message):
     kind: Global___OverrideKind.ValueType
     """Required. What it says."""
     replicas: _builtins.int
-    """Replicas, 0 to the workload's max_replicas (0 needs min_replicas 0). Absent for PAUSE, required otherwise."""
+    """Replicas, required except for PAUSE: within the workload's bounds for SET, at most max_replicas for
+    AT_LEAST, at least min_replicas for AT_MOST.
+    """
     reason: _builtins.str
     """Required. Why, for the record, 1 to 500 characters."""
     created_by: _builtins.str
@@ -850,7 +857,6 @@ class WorkloadStatus(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     DESIRED_REPLICAS_FIELD_NUMBER: _builtins.int
     LAST_TIME_FIELD_NUMBER: _builtins.int
-    LAST_DECISION_FIELD_NUMBER: _builtins.int
     PANIC_UNTIL_TIME_FIELD_NUMBER: _builtins.int
     ZERO_SINCE_TIME_FIELD_NUMBER: _builtins.int
     CONTRACTS_FIELD_NUMBER: _builtins.int
@@ -859,11 +865,9 @@ class WorkloadStatus(_message.Message):
     """Resource name, `workloads/{workload}/status`."""
     desired_replicas: _builtins.int
     """Replicas last asked for. Absent: nothing decided yet."""
-    last_decision: _builtins.str
-    """`decisions/{decision}`, the last. Absent: none yet."""
     @_builtins.property
     def last_time(self) -> _timestamp_pb2.Timestamp:
-        """When the last decision was made. Absent: none yet."""
+        """When the loop last looked at it. Absent: not yet."""
 
     @_builtins.property
     def panic_until_time(self) -> _timestamp_pb2.Timestamp:
@@ -887,24 +891,18 @@ class WorkloadStatus(_message.Message):
         name: _builtins.str = ...,
         desired_replicas: _builtins.int | None = ...,
         last_time: _timestamp_pb2.Timestamp | None = ...,
-        last_decision: _builtins.str | None = ...,
         panic_until_time: _timestamp_pb2.Timestamp | None = ...,
         zero_since_time: _timestamp_pb2.Timestamp | None = ...,
         contracts: _abc.Iterable[_event_pb2.Contract] | None = ...,
         alarms: _abc.Iterable[Global___Alarm] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_desired_replicas", b"_desired_replicas", "_last_decision", b"_last_decision", "desired_replicas", b"desired_replicas", "last_decision", b"last_decision", "last_time", b"last_time", "panic_until_time", b"panic_until_time", "zero_since_time", b"zero_since_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_desired_replicas", b"_desired_replicas", "desired_replicas", b"desired_replicas", "last_time", b"last_time", "panic_until_time", b"panic_until_time", "zero_since_time", b"zero_since_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_desired_replicas", b"_desired_replicas", "_last_decision", b"_last_decision", "alarms", b"alarms", "contracts", b"contracts", "desired_replicas", b"desired_replicas", "last_decision", b"last_decision", "last_time", b"last_time", "name", b"name", "panic_until_time", b"panic_until_time", "zero_since_time", b"zero_since_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_desired_replicas", b"_desired_replicas", "alarms", b"alarms", "contracts", b"contracts", "desired_replicas", b"desired_replicas", "last_time", b"last_time", "name", b"name", "panic_until_time", b"panic_until_time", "zero_since_time", b"zero_since_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__desired_replicas: _TypeAlias = _typing.Literal["desired_replicas"]  # noqa: Y015
     _WhichOneofArgType__desired_replicas: _TypeAlias = _typing.Literal["_desired_replicas", b"_desired_replicas"]  # noqa: Y015
-    _WhichOneofReturnType__last_decision: _TypeAlias = _typing.Literal["last_decision"]  # noqa: Y015
-    _WhichOneofArgType__last_decision: _TypeAlias = _typing.Literal["_last_decision", b"_last_decision"]  # noqa: Y015
-    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__desired_replicas) -> _WhichOneofReturnType__desired_replicas | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_decision) -> _WhichOneofReturnType__last_decision | None: ...
 
 Global___WorkloadStatus: _TypeAlias = WorkloadStatus  # noqa: Y015
 

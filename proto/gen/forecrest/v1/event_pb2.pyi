@@ -369,6 +369,7 @@ class Contract(_message.Message):
     SHORTFALL_REPLICAS_FIELD_NUMBER: _builtins.int
     MET_TIME_FIELD_NUMBER: _builtins.int
     UNDER_SINCE_TIME_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
     occurrence_id: _builtins.str
     """Required. Occurrence it is for: the event's id, followed by "@" and the start in UTC if it recurs."""
     revision: _builtins.int
@@ -413,6 +414,10 @@ class Contract(_message.Message):
     def under_since_time(self) -> _timestamp_pb2.Timestamp:
         """Since when demand has stayed far under the floor. Absent: it does not."""
 
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """Start of the occurrence."""
+
     def __init__(
         self,
         *,
@@ -432,10 +437,11 @@ class Contract(_message.Message):
         shortfall_replicas: _builtins.int = ...,
         met_time: _timestamp_pb2.Timestamp | None = ...,
         under_since_time: _timestamp_pb2.Timestamp | None = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["deadline_time", b"deadline_time", "end_time", b"end_time", "expected_warm_time", b"expected_warm_time", "met_time", b"met_time", "order_time", b"order_time", "under_since_time", b"under_since_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["deadline_time", b"deadline_time", "end_time", b"end_time", "expected_warm_time", b"expected_warm_time", "met_time", b"met_time", "order_time", b"order_time", "start_time", b"start_time", "under_since_time", b"under_since_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline_time", b"deadline_time", "end_time", b"end_time", "expected_warm_time", b"expected_warm_time", "loaded_count", b"loaded_count", "met_time", b"met_time", "occurrence_id", b"occurrence_id", "order_time", b"order_time", "ordered_count", b"ordered_count", "replicas", b"replicas", "revision", b"revision", "scheduled_count", b"scheduled_count", "shortfall_replicas", b"shortfall_replicas", "state", b"state", "under_since_time", b"under_since_time", "verified_count", b"verified_count", "warmed_count", b"warmed_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline_time", b"deadline_time", "end_time", b"end_time", "expected_warm_time", b"expected_warm_time", "loaded_count", b"loaded_count", "met_time", b"met_time", "occurrence_id", b"occurrence_id", "order_time", b"order_time", "ordered_count", b"ordered_count", "replicas", b"replicas", "revision", b"revision", "scheduled_count", b"scheduled_count", "shortfall_replicas", b"shortfall_replicas", "start_time", b"start_time", "state", b"state", "under_since_time", b"under_since_time", "verified_count", b"verified_count", "warmed_count", b"warmed_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

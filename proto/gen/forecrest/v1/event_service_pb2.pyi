@@ -189,7 +189,8 @@ class UpdateEventRequest(_message.Message):
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
         """Top-level fields of Event to replace; a field in the mask but not in `event` goes back to its
-        default. Empty or "*": replace all.
+        default. Empty: the fields that are set in `event`. "*": all.
+        `time_zone` alone keeps the instants; the wall-clock times follow.
         """
 
     def __init__(

@@ -74,7 +74,7 @@ class TrafficSample(_message.Message):
     """
     @_builtins.property
     def minute_time(self) -> _timestamp_pb2.Timestamp:
-        """Required. Start of the minute: no seconds; not after the present minute, at most 10 years ago."""
+        """Required. Start of the minute: no seconds; at most a minute ahead, at most 10 years ago."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class BacklogSample(_message.Message):
     """Required. Requests waiting, finite, 0 to 1e12."""
     @_builtins.property
     def observe_time(self) -> _timestamp_pb2.Timestamp:
-        """When it was counted; not in the future, at most the ttl ago. Absent: now."""
+        """When it was counted; at most a minute ahead, less than the ttl ago. Absent: now."""
 
     @_builtins.property
     def ttl(self) -> _duration_pb2.Duration:

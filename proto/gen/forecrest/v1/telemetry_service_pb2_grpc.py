@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class TelemetryServiceStub:
-    """Takes demand that Forecrest does not scrape itself. Errors as in WorkloadService. A batch is stored
-    whole or not at all.
+    """Takes demand that Forecrest does not scrape itself. Errors as in WorkloadService. Nothing of a batch with
+    a bad sample is stored.
     """
 
     def __init__(self, channel):
@@ -49,13 +49,13 @@ class TelemetryServiceStub:
 
 
 class TelemetryServiceServicer:
-    """Takes demand that Forecrest does not scrape itself. Errors as in WorkloadService. A batch is stored
-    whole or not at all.
+    """Takes demand that Forecrest does not scrape itself. Errors as in WorkloadService. Nothing of a batch with
+    a bad sample is stored.
     """
 
     def RecordTraffic(self, request, context):
-        """Store demand per minute. Sending a minute again replaces it, so retries, late and duplicate samples
-        are safe. OK means stored.
+        """Store demand per minute, the whole batch or nothing. Sending a minute again replaces it, so retries,
+        late and duplicate samples are safe. OK means stored.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -90,8 +90,8 @@ def add_TelemetryServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class TelemetryService:
-    """Takes demand that Forecrest does not scrape itself. Errors as in WorkloadService. A batch is stored
-    whole or not at all.
+    """Takes demand that Forecrest does not scrape itself. Errors as in WorkloadService. Nothing of a batch with
+    a bad sample is stored.
     """
 
     @staticmethod

@@ -27,8 +27,8 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class TelemetryServiceStub:
-    """Takes demand that Forecrest does not scrape itself. Errors as in WorkloadService. A batch is stored
-    whole or not at all.
+    """Takes demand that Forecrest does not scrape itself. Errors as in WorkloadService. Nothing of a batch with
+    a bad sample is stored.
     """
 
     @_typing.overload
@@ -36,29 +36,29 @@ class TelemetryServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> TelemetryServiceAsyncStub: ...
     RecordTraffic: _grpc.UnaryUnaryMultiCallable[_telemetry_service_pb2.RecordTrafficRequest, _telemetry_service_pb2.RecordTrafficResponse]
-    """Store demand per minute. Sending a minute again replaces it, so retries, late and duplicate samples
-    are safe. OK means stored.
+    """Store demand per minute, the whole batch or nothing. Sending a minute again replaces it, so retries,
+    late and duplicate samples are safe. OK means stored.
     """
     RecordBacklog: _grpc.UnaryUnaryMultiCallable[_telemetry_service_pb2.RecordBacklogRequest, _telemetry_service_pb2.RecordBacklogResponse]
     """Report the backlog of queues that Triton does not own. Kept for its ttl only."""
 
 @_typing.type_check_only
 class TelemetryServiceAsyncStub(TelemetryServiceStub):
-    """Takes demand that Forecrest does not scrape itself. Errors as in WorkloadService. A batch is stored
-    whole or not at all.
+    """Takes demand that Forecrest does not scrape itself. Errors as in WorkloadService. Nothing of a batch with
+    a bad sample is stored.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     RecordTraffic: _aio.UnaryUnaryMultiCallable[_telemetry_service_pb2.RecordTrafficRequest, _telemetry_service_pb2.RecordTrafficResponse]  # type: ignore[assignment]
-    """Store demand per minute. Sending a minute again replaces it, so retries, late and duplicate samples
-    are safe. OK means stored.
+    """Store demand per minute, the whole batch or nothing. Sending a minute again replaces it, so retries,
+    late and duplicate samples are safe. OK means stored.
     """
     RecordBacklog: _aio.UnaryUnaryMultiCallable[_telemetry_service_pb2.RecordBacklogRequest, _telemetry_service_pb2.RecordBacklogResponse]  # type: ignore[assignment]
     """Report the backlog of queues that Triton does not own. Kept for its ttl only."""
 
 class TelemetryServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Takes demand that Forecrest does not scrape itself. Errors as in WorkloadService. A batch is stored
-    whole or not at all.
+    """Takes demand that Forecrest does not scrape itself. Errors as in WorkloadService. Nothing of a batch with
+    a bad sample is stored.
     """
 
     @_abc_1.abstractmethod
@@ -67,8 +67,8 @@ class TelemetryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _telemetry_service_pb2.RecordTrafficRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_telemetry_service_pb2.RecordTrafficResponse, _abc.Awaitable[_telemetry_service_pb2.RecordTrafficResponse]]:
-        """Store demand per minute. Sending a minute again replaces it, so retries, late and duplicate samples
-        are safe. OK means stored.
+        """Store demand per minute, the whole batch or nothing. Sending a minute again replaces it, so retries,
+        late and duplicate samples are safe. OK means stored.
         """
 
     @_abc_1.abstractmethod

@@ -426,6 +426,7 @@ class Policy(_message.Message):
     FIZZLE_HALF_LIFE_FIELD_NUMBER: _builtins.int
     HOLD_MAX_FIELD_NUMBER: _builtins.int
     ARRIVAL_SCV_FIELD_NUMBER: _builtins.int
+    TICK_SLACK_FIELD_NUMBER: _builtins.int
     cost_under_per_hour: _builtins.float
     """Cost of one missing replica for an hour, more than 0, at most 1e9. The demand quantile to serve is
     cost_under / (cost_under + cost_over). Default 99.
@@ -498,6 +499,12 @@ class Policy(_message.Message):
     def hold_max(self) -> _duration_pb2.Duration:
         """Events up to this long hold one floor throughout, 0 to 7 days. Default 4 h."""
 
+    @_builtins.property
+    def tick_slack(self) -> _duration_pb2.Duration:
+        """Orders and observations happen at ticks only: what that may cost on top of the lead time, 0 to 10
+        minutes. Default 15 s.
+        """
+
     def __init__(
         self,
         *,
@@ -520,10 +527,11 @@ class Policy(_message.Message):
         fizzle_half_life: _duration_pb2.Duration | None = ...,
         hold_max: _duration_pb2.Duration | None = ...,
         arrival_scv: _builtins.float | None = ...,
+        tick_slack: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_arrival_scv", b"_arrival_scv", "_behavior", b"_behavior", "_cost_over_per_hour", b"_cost_over_per_hour", "_cost_under_per_hour", b"_cost_under_per_hour", "_fizzle_share", b"_fizzle_share", "_panic_threshold", b"_panic_threshold", "_quorum", b"_quorum", "arrival_scv", b"arrival_scv", "behavior", b"behavior", "break_even", b"break_even", "cost_over_per_hour", b"cost_over_per_hour", "cost_under_per_hour", b"cost_under_per_hour", "drain_target", b"drain_target", "fizzle_after", b"fizzle_after", "fizzle_half_life", b"fizzle_half_life", "fizzle_share", b"fizzle_share", "forecast_age_max", b"forecast_age_max", "hold_max", b"hold_max", "order_timeout", b"order_timeout", "panic_threshold", b"panic_threshold", "panic_window", b"panic_window", "prewarm_margin", b"prewarm_margin", "quorum", b"quorum", "scale_to_zero_after", b"scale_to_zero_after", "signal_age_max", b"signal_age_max", "stable_window", b"stable_window"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_arrival_scv", b"_arrival_scv", "_behavior", b"_behavior", "_cost_over_per_hour", b"_cost_over_per_hour", "_cost_under_per_hour", b"_cost_under_per_hour", "_fizzle_share", b"_fizzle_share", "_panic_threshold", b"_panic_threshold", "_quorum", b"_quorum", "arrival_scv", b"arrival_scv", "behavior", b"behavior", "break_even", b"break_even", "cost_over_per_hour", b"cost_over_per_hour", "cost_under_per_hour", b"cost_under_per_hour", "drain_target", b"drain_target", "fizzle_after", b"fizzle_after", "fizzle_half_life", b"fizzle_half_life", "fizzle_share", b"fizzle_share", "forecast_age_max", b"forecast_age_max", "hold_max", b"hold_max", "order_timeout", b"order_timeout", "panic_threshold", b"panic_threshold", "panic_window", b"panic_window", "prewarm_margin", b"prewarm_margin", "quorum", b"quorum", "scale_to_zero_after", b"scale_to_zero_after", "signal_age_max", b"signal_age_max", "stable_window", b"stable_window", "tick_slack", b"tick_slack"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_arrival_scv", b"_arrival_scv", "_behavior", b"_behavior", "_cost_over_per_hour", b"_cost_over_per_hour", "_cost_under_per_hour", b"_cost_under_per_hour", "_fizzle_share", b"_fizzle_share", "_panic_threshold", b"_panic_threshold", "_quorum", b"_quorum", "arrival_scv", b"arrival_scv", "behavior", b"behavior", "break_even", b"break_even", "cost_over_per_hour", b"cost_over_per_hour", "cost_under_per_hour", b"cost_under_per_hour", "drain_target", b"drain_target", "fizzle_after", b"fizzle_after", "fizzle_half_life", b"fizzle_half_life", "fizzle_share", b"fizzle_share", "forecast_age_max", b"forecast_age_max", "hold_max", b"hold_max", "order_timeout", b"order_timeout", "panic_threshold", b"panic_threshold", "panic_window", b"panic_window", "prewarm_margin", b"prewarm_margin", "quorum", b"quorum", "scale_to_zero_after", b"scale_to_zero_after", "signal_age_max", b"signal_age_max", "stable_window", b"stable_window"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_arrival_scv", b"_arrival_scv", "_behavior", b"_behavior", "_cost_over_per_hour", b"_cost_over_per_hour", "_cost_under_per_hour", b"_cost_under_per_hour", "_fizzle_share", b"_fizzle_share", "_panic_threshold", b"_panic_threshold", "_quorum", b"_quorum", "arrival_scv", b"arrival_scv", "behavior", b"behavior", "break_even", b"break_even", "cost_over_per_hour", b"cost_over_per_hour", "cost_under_per_hour", b"cost_under_per_hour", "drain_target", b"drain_target", "fizzle_after", b"fizzle_after", "fizzle_half_life", b"fizzle_half_life", "fizzle_share", b"fizzle_share", "forecast_age_max", b"forecast_age_max", "hold_max", b"hold_max", "order_timeout", b"order_timeout", "panic_threshold", b"panic_threshold", "panic_window", b"panic_window", "prewarm_margin", b"prewarm_margin", "quorum", b"quorum", "scale_to_zero_after", b"scale_to_zero_after", "signal_age_max", b"signal_age_max", "stable_window", b"stable_window", "tick_slack", b"tick_slack"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__arrival_scv: _TypeAlias = _typing.Literal["arrival_scv"]  # noqa: Y015
     _WhichOneofArgType__arrival_scv: _TypeAlias = _typing.Literal["_arrival_scv", b"_arrival_scv"]  # noqa: Y015

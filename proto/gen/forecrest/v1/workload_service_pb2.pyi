@@ -156,8 +156,8 @@ class UpdateWorkloadRequest(_message.Message):
 
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
-        """Top-level fields of Workload to replace; a field in the mask but not in `workload` goes back to
-        its default. Empty or "*": replace all.
+        """Top-level fields of Workload to replace; a field in the mask but not in `workload` goes back to its
+        default. Empty: the fields that are set in `workload`. "*": all.
         """
 
     def __init__(

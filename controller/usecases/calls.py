@@ -1,0 +1,89 @@
+"""Run one mutation: once per request id, in one transaction, audited.
+
+Promises: the same request id with the same body returns the first response; with another body it is
+refused; the response, the audit entry and the change are stored together or not at all. ``validate_only``
+runs everything and stores nothing. Called by every mutating use case.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Generic, TypeVar
+
+from controller.core.resources import AuditEntry
+from controller.ports import ConflictError, Store, UnitOfWork
+from controller.usecases.errors import EtagMismatchError, ExistsError, RequestIdReusedError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """One mutation as asked for, with the one clock reading of this request.
+
+    ``encode``/``decode`` turn the response into what is kept under the request id and back.
+    """
+
+    method: str
+    resource: str
+    principal: str
+    now: datetime
+    encode: Callable[[T], bytes]
+    decode: Callable[[bytes], T]
+    request_id: str = ""
+    body_digest: str = ""
+    validate_only: bool = False
+
+    @property
+    def key(self) -> str:
+        """Request ids of different callers or methods never meet."""
+        return f"{self.principal}|{self.method}|{self.request_id}"
+
+
+async def perform(store: Store, call: Call[T], action: Callable[[UnitOfWork], Awaitable[T]]) -> T:
+    """Run ``action`` in its own transaction, or return what it returned the first time.
+
+    Raises RequestIdReusedError, what the action raises, and PortError. Nothing is stored in any such case.
+    """
+    try:
+        async with store.unit_of_work() as uow:
+            stored = await _recall(uow, call)
+            if stored is not None:
+                return call.decode(stored)
+            result = await action(uow)
+            if call.validate_only:
+                return result
+            if call.request_id:
+                await uow.records.remember(call.key, call.body_digest, call.encode(result), call.now)
+            await uow.records.audit(
+                AuditEntry(
+                    at=call.now,
+                    principal=call.principal,
+                    method=call.method,
+                    resource=call.resource,
+                    outcome="OK",
+                    request_id=call.request_id,
+                )
+            )
+            await uow.commit()
+            return result
+    except (ConflictError, ExistsError, EtagMismatchError):
+        # Two copies of one request may run at once: the loser meets the winner's row first. It is a
+        # retry, not a conflict, if the winner left its response under the same request id.
+        async with store.unit_of_work() as uow:
+            stored = await _recall(uow, call)
+        if stored is None:
+            raise
+        return call.decode(stored)
+
+
+async def _recall(uow: UnitOfWork, call: Call[T]) -> bytes | None:
+    if not call.request_id:
+        return None
+    earlier = await uow.records.recall(call.key)
+    if earlier is None:
+        return None
+    digest, response = earlier
+    if digest != call.body_digest:
+        raise RequestIdReusedError(call.request_id)
+    return response

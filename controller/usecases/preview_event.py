@@ -1,0 +1,336 @@
+"""Say what an event would cost and whether its capacity would be there, without registering it.
+
+Promises: the plan is made by the planner the loop uses, from the same stored inputs, once with and once
+without the event; costs are the difference. Refuses what registration would refuse. Called by the API.
+What is not known is said: without a forecast and an expected peak there is no size and no curve.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from controller.core.leadtime import DEFAULT_PRIORS, StagePrior, estimate_lead_time
+from controller.core.planner import build_plan, deadline, forecast_usable
+from controller.core.resources import TrafficEvent
+from controller.core.types import (
+    CapacityPlan,
+    Event,
+    Floor,
+    ForecastBand,
+    ForecastState,
+    QuotaPool,
+    Trust,
+    Workload,
+)
+from controller.ports import ForecastPort, NotFoundError, PortError, SignalCache, Store, UnitOfWork
+from controller.usecases.errors import InvalidError, Violation
+from controller.usecases.event_rules import check_event
+from controller.usecases.events import check_workloads
+from controller.usecases.occurrences import HORIZON, occurrences
+from controller.usecases.schedule import schedule
+
+_HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class PreviewSettings:
+    """What the loop plans with and no store holds."""
+
+    lead_priors: tuple[StagePrior, ...] = DEFAULT_PRIORS
+    pools: tuple[QuotaPool, ...] = ()
+    # History a fresh forecast is made from, and how far it may reach.
+    history: timedelta = timedelta(days=35)
+    horizon: timedelta = timedelta(days=7)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadPreview:
+    """What an event means for one workload. Hours are on top of what would run without it."""
+
+    workload: str
+    occurrence: Event
+    prewarm_start_at: datetime | None
+    deadline_at: datetime
+    replicas: int
+    baseline_replicas: int
+    unmet_replicas: int
+    extra_replica_hours: float
+    extra_gpu_hours: float
+    forecast_state: ForecastState | None
+    curve: ForecastBand | None
+    floors: tuple[Floor, ...]
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class EventPreview:
+    """An event as it would be stored and what it means for each of its workloads."""
+
+    event: TrafficEvent
+    workloads: tuple[WorkloadPreview, ...]
+
+
+async def preview_event(
+    store: Store,
+    signals: SignalCache,
+    forecaster: ForecastPort | None,
+    settings: PreviewSettings,
+    event: TrafficEvent,
+    now: datetime,
+) -> EventPreview:
+    """Preview the next occurrence of ``event``; raise InvalidError as registration would."""
+    check_event(event, now)
+    occurrence = occurrences(event, now, now + HORIZON, 1)[0]
+    observed = await _observed(signals, event.workloads)
+    async with store.unit_of_work() as uow:
+        await check_workloads(uow, event)
+        others = await schedule(uow, now, max(now + settings.horizon, occurrence.end_at), without=event.id)
+        previews = [
+            await _preview(
+                uow,
+                name,
+                occurrence,
+                others.get(name, ()),
+                observed.get(name),
+                forecaster=forecaster,
+                settings=settings,
+                now=now,
+            )
+            for name in event.workloads
+        ]
+    return EventPreview(event, tuple(previews))
+
+
+async def _observed(signals: SignalCache, workloads: Sequence[str]) -> Mapping[str, float]:
+    try:
+        demand = await signals.get_demand(workloads)
+    except PortError:  # without the cache a preview knows less, and is still right
+        return {}
+    return {name: observation.stable_qps for name, observation in demand.items()}
+
+
+async def _preview(
+    uow: UnitOfWork,
+    name: str,
+    occurrence: Event,
+    others: Sequence[Event],
+    observed_qps: float | None,
+    *,
+    forecaster: ForecastPort | None,
+    settings: PreviewSettings,
+    now: datetime,
+) -> WorkloadPreview:
+    workload = await uow.workloads.get(name)
+    stored = await uow.forecasts.latest(name)
+    plain = stored[1] if stored else None
+    trust = Trust.UNPROVEN
+    band = plain
+    if forecaster is not None and plain is not None and plain.qps:
+        trust = await _trust(uow, forecaster, name, plain, now)
+        if occurrence.end_at <= now + settings.horizon:
+            band = await _refit(uow, forecaster, name, plain, [*others, occurrence], settings, now)
+        if occurrence.id in plain.event_ids:  # a registered event is previewed: what would run without it?
+            plain = await _refit(uow, forecaster, name, plain, others, settings, now)
+    lead = estimate_lead_time(settings.lead_priors, await uow.warmups.recent(name))
+    ceiling = await _quota_ceiling(uow, workload, occurrence, settings.pools)
+
+    def plan(events: Sequence[Event], band: ForecastBand | None) -> CapacityPlan:
+        try:
+            return build_plan(
+                workload,
+                now=now,
+                band=band,
+                trust=trust,
+                events=events,
+                lead=lead,
+                observed_qps=observed_qps,
+                ceiling=ceiling,
+            )
+        except ValueError as error:  # beyond what any pool can be sized for
+            raise InvalidError(
+                [Violation("event.expected_load", f"cannot be planned for: {error}")]
+            ) from error
+
+    usable = band if forecast_usable(band, trust, now, workload.policy.forecast_age_max) else None
+    return _compare(
+        workload,
+        occurrence,
+        plan([*others, occurrence], band),
+        plan(others, plain),
+        _curve(usable, occurrence),
+        None if plain is None else plain.state,
+        now,
+    )
+
+
+async def _trust(
+    uow: UnitOfWork, forecaster: ForecastPort, name: str, band: ForecastBand, now: datetime
+) -> Trust:
+    end_at = min(now, band.end_at)
+    if end_at <= band.start_at:
+        return Trust.UNPROVEN
+    return forecaster.trust(band, await uow.traffic.read(name, band.start_at, end_at, step=band.step))
+
+
+async def _refit(
+    uow: UnitOfWork,
+    forecaster: ForecastPort,
+    name: str,
+    plain: ForecastBand,
+    events: Sequence[Event],
+    settings: PreviewSettings,
+    now: datetime,
+) -> ForecastBand:
+    """Forecast again with the event among the known ones, as the loop will at its next refit."""
+    history_start = now - settings.history
+    past = await schedule(uow, history_start, now)
+    known = {event.id: event for event in (*past.get(name, ()), *events)}
+    history = await uow.traffic.read(name, history_start, now, step=plain.step)
+    _, band = await forecaster.forecast(
+        name,
+        history,
+        step=plain.step,
+        horizon_steps=len(plain.qps),
+        events=sorted(known.values(), key=lambda e: (e.start_at, e.id)),
+        now=now,
+    )
+    return band if band.qps else plain
+
+
+async def _quota_ceiling(
+    uow: UnitOfWork, workload: Workload, occurrence: Event, pools: Sequence[QuotaPool]
+) -> int | None:
+    """Replicas the pool has room for while the occurrence lasts, after what the others' plans hold then."""
+    pool = next((p for p in pools if p.name == workload.quota_pool), None)
+    gpus = workload.profile.gpus_per_replica
+    if pool is None or not gpus:
+        return None
+    room = pool.nominal_gpus + (pool.borrowing_limit_gpus if pool.cohort else 0)
+    for other in (await uow.workloads.list())[0]:
+        if other.quota_pool == pool.name and other.name != workload.name:
+            room -= await _held(uow, other, occurrence) * other.profile.gpus_per_replica
+    return max(0, room) // gpus
+
+
+async def _held(uow: UnitOfWork, workload: Workload, occurrence: Event) -> int:
+    try:
+        plan = await uow.decisions.plan(workload.name)
+    except NotFoundError:
+        return workload.min_replicas
+    return _peak(plan, workload, occurrence.start_at, occurrence.end_at)
+
+
+def _peak(plan: CapacityPlan, workload: Workload, start_at: datetime, end_at: datetime) -> int:
+    held = [f.replicas for f in plan.floors if f.needed_at < end_at and start_at < f.until_at]
+    return max([workload.min_replicas, *held])
+
+
+def replica_hours(plan: CapacityPlan, minimum: int, start_at: datetime, end_at: datetime) -> float:
+    """Replica-hours that the plan's floors hold in ``[start_at, end_at)``, from the order on, above ``minimum``."""
+    floors = [
+        f for f in plan.floors if f.replicas > minimum and f.order_at < end_at and f.until_at > start_at
+    ]
+    edges = sorted({start_at, end_at, *(t for f in floors for t in (f.order_at, f.until_at))})
+    total_s = 0.0
+    for left, right in itertools.pairwise(edges):
+        if start_at <= left < end_at:
+            held = max((f.replicas for f in floors if f.order_at <= left < f.until_at), default=minimum)
+            total_s += (held - minimum) * (right - left).total_seconds()
+    return total_s / _HOUR_S
+
+
+def _compare(
+    workload: Workload,
+    occurrence: Event,
+    with_event: CapacityPlan,
+    without: CapacityPlan,
+    curve: ForecastBand | None,
+    forecast_state: ForecastState | None,
+    now: datetime,
+) -> WorkloadPreview:
+    floors = tuple(f for f in with_event.floors if f.event_id == occurrence.id)
+    start_at, end_at = occurrence.start_at, occurrence.end_at
+    replicas = _peak(with_event, workload, start_at, end_at)
+    baseline = _peak(without, workload, start_at, end_at)
+    order_at = min((f.order_at for f in floors), default=None)
+    first = now if order_at is None else max(now, order_at)
+    last = max([end_at, *(f.until_at for f in floors)])
+    low = workload.min_replicas
+    hours = replica_hours(with_event, low, first, last) - replica_hours(without, low, first, last)
+    preview = WorkloadPreview(
+        workload=workload.name,
+        occurrence=occurrence,
+        prewarm_start_at=order_at if replicas > baseline else None,
+        deadline_at=deadline(occurrence, workload),
+        replicas=replicas,
+        baseline_replicas=baseline,
+        unmet_replicas=max((f.unmet_replicas for f in floors), default=0),
+        extra_replica_hours=max(0.0, hours),
+        extra_gpu_hours=max(0.0, hours) * workload.profile.gpus_per_replica,
+        forecast_state=forecast_state,
+        curve=curve,
+        floors=floors,
+        sentence="",
+    )
+    return replace(preview, sentence=_sentence(preview, now))
+
+
+def _sentence(preview: WorkloadPreview, now: datetime) -> str:
+    name, floor = preview.workload, next(iter(preview.floors), None)
+    if floor is None or floor.demand_qps is None:
+        return (
+            f"{name} cannot be sized: there is no forecast for that time and no expected peak; "
+            "give expected_peak_qps, or preview again closer to the event."
+        )
+    parts = [
+        f"{name} needs {preview.replicas + preview.unmet_replicas} replicas for {floor.demand_qps:.0f} QPS"
+    ]
+    if preview.unmet_replicas:
+        parts.append(
+            f"{preview.unmet_replicas} of them are beyond max_replicas or quota: raise the limit or expect queueing"
+        )
+    if preview.prewarm_start_at is None:
+        parts.append(f"no more than the {preview.baseline_replicas} that are planned anyway")
+    elif preview.prewarm_start_at < now:
+        parts.append(
+            f"prewarm begins at once and should have begun at {preview.prewarm_start_at:%Y-%m-%d %H:%M:%SZ}: "
+            "they may be late"
+        )
+    else:
+        parts.append(f"prewarm begins at {preview.prewarm_start_at:%Y-%m-%d %H:%M:%SZ}")
+    return "; ".join(parts) + "."
+
+
+def _curve(band: ForecastBand | None, occurrence: Event) -> ForecastBand | None:
+    """The band over the occurrence's window, with the planner's expectation if the band lacks the event."""
+    if band is None:
+        return None
+    first = max(0, (occurrence.start_at - band.start_at) // band.step)
+    last = min(len(band.qps), -((band.start_at - occurrence.end_at) // band.step))
+    if first >= last:
+        return None
+    rows = band.qps[first:last]
+    start_at = band.start_at + band.step * first
+    if occurrence.id not in band.event_ids:
+        rows = tuple(
+            tuple(value * _factor(occurrence, rows, band, start_at + band.step * i) for value in row)
+            for i, row in enumerate(rows)
+        )
+    return replace(band, start_at=start_at, qps=rows)
+
+
+def _factor(occurrence: Event, rows: Sequence[Sequence[float]], band: ForecastBand, at: datetime) -> float:
+    """What the planner's word multiplies the forecast by at ``at``: the peak is met by the highest median."""
+    middle = min(range(len(band.levels)), key=lambda j: abs(band.levels[j] - 0.5))
+    peak = max(row[middle] for row in rows)
+    if occurrence.expected_multiplier is not None:
+        uplift = occurrence.expected_multiplier
+    elif occurrence.expected_peak_qps is not None and peak > 0:
+        uplift = occurrence.expected_peak_qps / peak
+    else:
+        uplift = 1.0
+    if occurrence.ramp <= timedelta(0):
+        return uplift
+    climbed = min(1.0, max(0.0, (at + band.step / 2 - occurrence.start_at) / occurrence.ramp))
+    return 1.0 + (uplift - 1.0) * climbed

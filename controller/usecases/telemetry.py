@@ -1,0 +1,140 @@
+"""Take demand that others measured. Nothing of a bad batch is stored, and every bad field is named."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from controller.core.resources import Page, TrafficSample
+from controller.ports import NotFoundError, SignalCache, Store, UnitOfWork
+from controller.usecases.errors import Findings
+from controller.usecases.workload_rules import DAY, MINUTE, SECOND
+
+SAMPLES_MAX = 10_000
+BACKLOGS_MAX = 1000
+COUNT_MAX = 1e12
+AGE_MAX = 3653 * DAY
+# Clocks of well-kept machines differ by less; more would be demand from the future.
+SKEW_MAX = MINUTE
+# A message that lists ten thousand violations helps nobody.
+VIOLATIONS_MAX = 20
+_LOOKUPS_MAX = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Requests waiting in one queue of a workload, as its owner counted them."""
+
+    workload: str
+    source: str
+    count: float
+    at: datetime
+    ttl: timedelta
+
+
+async def record_traffic(store: Store, samples: Sequence[TrafficSample], now: datetime) -> int:
+    """Store samples, all or none; return how many. Raise InvalidError."""
+    findings = Findings()
+    _check_count(findings, len(samples), SAMPLES_MAX)
+    seen: set[tuple[str, datetime]] = set()
+    for index, sample in enumerate(samples):
+        if len(findings.violations) >= VIOLATIONS_MAX:
+            break
+        _check_sample(sample, f"samples[{index}].", now, findings)
+        key = (sample.workload, sample.minute_at)
+        findings.require(
+            key not in seen, f"samples[{index}].minute_time", "is there twice; send a minute once"
+        )
+        seen.add(key)
+    findings.raise_if_any()
+    async with store.unit_of_work() as uow:
+        await _check_workloads(uow, [sample.workload for sample in samples])
+        written = await uow.traffic.upsert(samples)
+        await uow.commit()
+    return written
+
+
+async def record_backlog(
+    store: Store, signals: SignalCache, backlogs: Sequence[Backlog], now: datetime
+) -> int:
+    """Keep backlogs for their ttl; return how many. Raise InvalidError."""
+    findings = Findings()
+    _check_count(findings, len(backlogs), BACKLOGS_MAX)
+    seen: set[tuple[str, str]] = set()
+    for index, backlog in enumerate(backlogs):
+        if len(findings.violations) >= VIOLATIONS_MAX:
+            break
+        at = f"samples[{index}]."
+        findings.text(f"{at}source", backlog.source, 1, 63)
+        findings.number(f"{at}count", backlog.count, 0, COUNT_MAX, unit="requests")
+        findings.duration(f"{at}ttl", backlog.ttl, SECOND, 10 * MINUTE)
+        findings.require(
+            now - backlog.ttl < backlog.at <= now + SKEW_MAX,
+            f"{at}observe_time",
+            "must not be in the future nor older than the ttl; send a fresh count",
+        )
+        key = (backlog.workload, backlog.source)
+        findings.require(
+            key not in seen, f"{at}source", "is there twice for this workload; add the counts up"
+        )
+        seen.add(key)
+    findings.raise_if_any()
+    async with store.unit_of_work() as uow:
+        await _check_workloads(uow, [backlog.workload for backlog in backlogs])
+    for backlog in backlogs:
+        # The ttl counts from the observation: a late report does not live longer for being late.
+        left = backlog.ttl - max(timedelta(0), now - backlog.at)
+        await signals.put_backlog(backlog.workload, backlog.source, backlog.count, backlog.at, left)
+    return len(backlogs)
+
+
+def _check_count(findings: Findings, count: int, limit: int) -> None:
+    findings.require(1 <= count <= limit, "samples", f"must have 1 to {limit} entries; got {count}")
+    findings.raise_if_any()
+
+
+def _check_sample(sample: TrafficSample, at: str, now: datetime, findings: Findings) -> None:
+    findings.text("source", sample.source, 1, 63)
+    for name in ("demand_count", "served_count", "rejected_count"):
+        findings.number(f"{at}{name}", getattr(sample, name), 0, COUNT_MAX, unit="requests")
+    findings.number(f"{at}coverage", sample.coverage, 0, 1, above=True)
+    minute = sample.minute_at
+    findings.require(
+        not (minute.second or minute.microsecond),
+        f"{at}minute_time",
+        "must be the start of a minute, without seconds",
+    )
+    findings.require(
+        now - AGE_MAX <= minute <= now + SKEW_MAX,
+        f"{at}minute_time",
+        f"must be at most 10 years ago and not in the future; it is {now:%Y-%m-%dT%H:%M:%SZ} in UTC now",
+    )
+
+
+async def _check_workloads(uow: UnitOfWork, names: Sequence[str]) -> None:
+    known = await _known(uow, set(names))
+    findings = Findings()
+    for index, name in enumerate(names):
+        if name not in known and len(findings.violations) < VIOLATIONS_MAX:
+            findings.add(
+                f"samples[{index}].workload",
+                f"no workload {name[:80]!r}; create it first or correct the name",
+            )
+    findings.raise_if_any()
+
+
+async def _known(uow: UnitOfWork, names: Collection[str]) -> set[str]:
+    known: set[str] = set()
+    if len(names) <= _LOOKUPS_MAX:
+        for name in names:
+            try:
+                known.add((await uow.workloads.get(name)).name)
+            except NotFoundError:
+                continue
+        return known
+    token = ""
+    for _ in range(100):
+        workloads, token = await uow.workloads.list(Page(1000, token))
+        known |= {workload.name for workload in workloads}
+        if not token:
+            break
+    return known
