@@ -6,7 +6,7 @@ changes nothing, and the order of recommendations never matters.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controller.core.types import Recommendation, RecommendationKind, Source
 
@@ -23,11 +23,12 @@ class Arbitration:
     floor: int  # what behavior may not go under, already cut at the ceiling
     ceiling: int | None
     limited_from: int | None  # the count before the ceiling cut it
+    capped_by: Recommendation | None = None  # whose ceiling it is
 
 
 def _strongest(recommendations: Sequence[Recommendation]) -> Recommendation:
     # Equal opinions are explained by the first source in the enum, so that input order never matters.
-    return min(recommendations, key=lambda r: (_RANK[r.source], r.sentence))
+    return min(recommendations, key=lambda r: (_RANK[r.source], r.sentence, -r.priority))
 
 
 def arbitrate(recommendations: Sequence[Recommendation], current: int) -> Arbitration:
@@ -52,9 +53,22 @@ def arbitrate(recommendations: Sequence[Recommendation], current: int) -> Arbitr
         target, binding = floor, _strongest([r for r in floors if r.replicas == floor])
     ceilings = [r for r in by_kind[RecommendationKind.AT_MOST] if r.replicas is not None]
     ceiling = min((r.replicas or 0 for r in ceilings), default=None)
-    limited_from: int | None = None
-    if ceiling is not None and target > ceiling:
-        limited_from, target = target, ceiling
-        binding = _strongest([r for r in ceilings if r.replicas == ceiling])
-    floor = floor if ceiling is None else min(floor, ceiling)
-    return Arbitration(target, binding, vetoed=False, floor=floor, ceiling=ceiling, limited_from=limited_from)
+    if ceiling is None:
+        return Arbitration(target, binding, vetoed=False, floor=floor, ceiling=None, limited_from=None)
+    merged = Arbitration(
+        replicas=target,
+        binding=binding,
+        vetoed=False,
+        floor=min(floor, ceiling),
+        ceiling=ceiling,
+        limited_from=None,
+        capped_by=_strongest([r for r in ceilings if r.replicas == ceiling]),
+    )
+    return capped(merged, target)
+
+
+def capped(merged: Arbitration, replicas: int) -> Arbitration:
+    """Cut ``replicas`` at the ceiling and say so; unchanged where there is room."""
+    if merged.ceiling is None or replicas <= merged.ceiling:
+        return merged
+    return replace(merged, replicas=merged.ceiling, binding=merged.capped_by, limited_from=replicas)

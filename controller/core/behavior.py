@@ -9,7 +9,6 @@ scale-up rate and tolerance never swallows a floor.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from math import ceil, floor
 
 from controller.core.types import PastNeed, PolicyType, ScaleChange, ScalingRules, SelectPolicy
 
@@ -69,9 +68,10 @@ def _limit_up(current: int, rules: ScalingRules, changes: Sequence[ScaleChange],
         if policy.type is PolicyType.PODS:
             limits.append(start + policy.value)
         else:
-            # Ceil, not round: 1.1 x 2 replicas must allow 3, or growth stalls at 2 for ever. From zero, a
-            # percentage allows nothing, so one replica is always allowed.
-            limits.append(max(1, ceil(start * (1 + policy.value / 100))))
+            # Ceil, not round: 1.1 x 2 replicas must allow 3, or growth stalls at 2 for ever; in integers,
+            # because 100 x 1.1 is a little over 110 in floats and would allow 111. From zero, a percentage
+            # allows nothing, so one replica is always allowed.
+            limits.append(max(1, -(-start * (100 + policy.value) // 100)))
     if not limits:
         return 2**31
     return max(limits) if rules.select_policy is SelectPolicy.MAX else min(limits)
@@ -86,7 +86,7 @@ def _limit_down(current: int, rules: ScalingRules, changes: Sequence[ScaleChange
         if policy.type is PolicyType.PODS:
             limits.append(start - policy.value)
         else:
-            limits.append(floor(start * (1 - policy.value / 100)))
+            limits.append(start * (100 - policy.value) // 100)
     if not limits:
         return 0
     # MAX selects the policy that allows the largest change, which is the lowest count.

@@ -14,15 +14,19 @@ Sources: Erlang (1917); Allen, Probability, Statistics and Queueing Theory (1990
 """
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from math import ceil, erf, exp, isfinite, log, pi, sqrt
+from math import erf, exp, isfinite, log, pi, sqrt
 
 from controller.core.types import CapacityProfile, Policy, Slo
 
 # Above this many servers the exact recursion gives way to Halfin and Whitt's limit (under 1 % apart there).
 EXACT_SERVERS_MAX = 200
-# No pool is ever sized beyond this; a request for more says so instead of looping.
+# Counts up to this one are listed once and looked up; larger ones, which only an absurd demand or a tiny
+# profile asks for, are searched.
+LISTED_REPLICAS_MAX = 512
+# No pool is ever sized beyond this: an absurd demand asks for this many, and ceilings cut it.
 REPLICAS_LIMIT = 100_000
 _BISECTION_STEPS = 40
 
@@ -52,7 +56,7 @@ def _halfin_whitt(servers: int, load: float) -> float:
     return 1.0 / (1.0 + beta * cdf / density)
 
 
-Pool = Sequence[tuple[CapacityProfile, int]]
+Pool = tuple[tuple[CapacityProfile, int], ...]
 
 
 def wait_exceed_probability(pool: Pool, demand_qps: float, wait_s: float, arrival_scv: float = 1.0) -> float:
@@ -90,48 +94,90 @@ def sustainable_qps(pool: Pool, slo: Slo, arrival_scv: float = 1.0) -> float:
 
 
 class CapacityCurve:
-    """Sustainable QPS by replica count for one profile, grown as far as asked. Same arguments, same curve."""
+    """Sustainable QPS by replica count, grown as far as asked. Same arguments, same curve.
 
-    def __init__(self, profile: CapacityProfile, slo: Slo, arrival_scv: float) -> None:
-        self._profile, self._slo, self._scv = profile, slo, arrival_scv
+    The first replicas are those of ``have`` in its order, further ones are of ``profile``. Never falls as
+    the count grows, so more demand never means fewer replicas.
+    """
+
+    def __init__(self, profile: CapacityProfile, slo: Slo, arrival_scv: float, have: Pool = ()) -> None:
+        self._profile, self._slo, self._scv, self._have = profile, slo, arrival_scv, have
         self._qps: list[float] = [0.0]
 
+    def _sustained(self, replicas: int) -> float:
+        return sustainable_qps(_first(self._have, replicas, self._profile), self._slo, self._scv)
+
     def _grow(self, replicas: int) -> None:
-        if replicas > REPLICAS_LIMIT:
-            raise ValueError(
-                f"more than {REPLICAS_LIMIT} replicas asked for: check the capacity profile's qps_max"
-            )
         while len(self._qps) <= replicas:
-            pool = ((self._profile, len(self._qps)),)
             # The running maximum keeps the curve monotone across the seam between the two formulas.
-            self._qps.append(max(self._qps[-1], sustainable_qps(pool, self._slo, self._scv)))
+            self._qps.append(max(self._qps[-1], self._sustained(len(self._qps))))
 
     def qps(self, replicas: int) -> float:
         """Sustainable QPS of ``replicas`` warm replicas."""
-        self._grow(replicas)
-        return self._qps[replicas]
+        self._grow(min(replicas, LISTED_REPLICAS_MAX))
+        if replicas <= LISTED_REPLICAS_MAX:
+            return self._qps[replicas]
+        return max(self._qps[LISTED_REPLICAS_MAX], self._sustained(replicas))
 
     def required(self, demand_qps: float) -> int:
-        """Smallest count that serves ``demand_qps`` within the SLO."""
-        if demand_qps <= 0:
-            return 0
-        count = ceil(demand_qps / self._profile.qps_max)
-        self._grow(count)
+        """Smallest count that serves ``demand_qps`` within the SLO; ``REPLICAS_LIMIT`` when that is not enough.
+
+        Raises:
+            ValueError: ``demand_qps`` is negative or not finite.
+        """
+        if not isfinite(demand_qps) or demand_qps < 0:
+            raise ValueError(f"demand_qps must be finite and >= 0, got {demand_qps}")
         while self._qps[-1] < demand_qps:
+            if len(self._qps) > LISTED_REPLICAS_MAX:
+                return self._search(demand_qps)
             self._grow(len(self._qps))
         return bisect_left(self._qps, demand_qps)
 
+    def _search(self, demand_qps: float) -> int:
+        low, high = LISTED_REPLICAS_MAX + 1, REPLICAS_LIMIT
+        while low < high:
+            middle = (low + high) // 2
+            if self.qps(middle) >= demand_qps:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+
+def _first(have: Pool, count: int, profile: CapacityProfile) -> Pool:
+    pool: list[tuple[CapacityProfile, int]] = []
+    for existing, number in have:
+        pool.append((existing, min(number, count)))
+        count -= pool[-1][1]
+    return (*pool, (profile, count))
+
 
 @lru_cache(maxsize=4096)
-def curve(profile: CapacityProfile, slo: Slo, arrival_scv: float = 1.0) -> CapacityCurve:
+def curve(profile: CapacityProfile, slo: Slo, arrival_scv: float = 1.0, have: Pool = ()) -> CapacityCurve:
     """The shared curve for these arguments."""
-    return CapacityCurve(profile, slo, arrival_scv)
+    return CapacityCurve(profile, slo, arrival_scv, have)
+
+
+def mixed_curve(
+    existing: Iterable[CapacityProfile], profile: CapacityProfile, slo: Slo, arrival_scv: float = 1.0
+) -> CapacityCurve:
+    """The curve of a pool that holds ``existing`` and grows by ``profile``.
+
+    A workload that holds A10 and T4 replicas keeps the faster ones when it shrinks, so they count first.
+    """
+    counts = Counter(existing)
+    if not counts or counts.keys() == {profile}:
+        return curve(profile, slo, arrival_scv)
+    best_first = sorted(counts.items(), key=lambda item: (-item[0].qps_max, item[0].engine, item[0].gpu_type))
+    return curve(profile, slo, arrival_scv, tuple(best_first))
 
 
 def required_replicas(demand_qps: float, profile: CapacityProfile, slo: Slo, arrival_scv: float = 1.0) -> int:
-    """Smallest number of replicas that serves ``demand_qps`` within the SLO; 0 only for no demand at all."""
-    if not isfinite(demand_qps) or demand_qps < 0:
-        raise ValueError(f"demand_qps must be finite and >= 0, got {demand_qps}")
+    """Smallest number of replicas that serves ``demand_qps`` within the SLO; 0 only for no demand at all.
+
+    Raises:
+        ValueError: ``demand_qps`` is negative or not finite.
+    """
     return curve(profile, slo, arrival_scv).required(demand_qps)
 
 
@@ -144,30 +190,10 @@ def required_mixed(
 ) -> int:
     """Smallest total count that serves ``demand_qps``: the best of ``existing`` first, further ones as ``profile``.
 
-    A workload that holds A10 and T4 replicas keeps the faster ones when it shrinks, so they count first.
+    Raises:
+        ValueError: ``demand_qps`` is negative or not finite.
     """
-    have = sorted(existing, key=lambda p: (-p.qps_max, p.engine, p.gpu_type))
-    if all(p == profile for p in have):
-        return required_replicas(demand_qps, profile, slo, arrival_scv)
-    if demand_qps <= 0:
-        return 0
-    low, high = 0, len(have) + required_replicas(demand_qps, profile, slo, arrival_scv)
-    while low < high:
-        middle = (low + high) // 2
-        if sustainable_qps(_first(have, middle, profile), slo, arrival_scv) >= demand_qps:
-            high = middle
-        else:
-            low = middle + 1
-    return low
-
-
-def _first(have: Sequence[CapacityProfile], count: int, profile: CapacityProfile) -> Pool:
-    counts: dict[CapacityProfile, int] = {}
-    for p in have[:count]:
-        counts[p] = counts.get(p, 0) + 1
-    if count > len(have):
-        counts[profile] = counts.get(profile, 0) + count - len(have)
-    return tuple(counts.items())
+    return mixed_curve(existing, profile, slo, arrival_scv).required(demand_qps)
 
 
 def service_quantile(policy: Policy) -> float:

@@ -10,10 +10,12 @@ long; after that the forecast, which knows the event, leads.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from itertools import groupby
+from functools import lru_cache
+from itertools import groupby, pairwise
+from math import isfinite
 
 from controller.core.capacity import demand_at_quantile, required_replicas, service_quantile
 from controller.core.leadtime import LeadTime
@@ -27,6 +29,9 @@ from controller.core.types import (
     Workload,
 )
 
+# Present demand that an event was sized on must have moved by this share before the event is sized again.
+BASE_MOVE_MIN = 0.2
+ON_PRESENT_DEMAND = "the planner's multiplier on present demand"
 # Floors of forecast origin beyond these many are not listed; the need per step stays complete.
 FORECAST_FLOORS_MAX = 500
 
@@ -43,28 +48,47 @@ def forecast_usable(band: ForecastBand | None, trust: Trust, now: datetime, age_
     )
 
 
+def band_sound(band: ForecastBand) -> bool:
+    """Whether a band's figures can be computed with: ascending levels, full rows, nothing negative or non-finite."""
+    levels = band.levels
+    return (
+        band.step > timedelta(0)
+        and bool(levels)
+        and levels[0] > 0.0
+        and levels[-1] < 1.0
+        and all(a < b for a, b in pairwise(levels))
+        and all(
+            len(row) == len(levels) and all(isfinite(value) and value >= 0.0 for value in row)
+            for row in band.qps
+        )
+    )
+
+
 def plan_digest(
     workload: Workload,
     band: ForecastBand | None,
     events: Sequence[Event],
     lead: LeadTime,
-    trust: Trust,
-    ceiling: int | None,
+    *,
+    usable: bool,
+    ceiling: int | None = None,
 ) -> str:
-    """Identity of everything a plan is made from, apart from the clock."""
-    key = repr(
-        (
-            workload.name,
-            workload.generation,
-            band.id if band else None,
-            sorted((e.id, e.revision) for e in events),
-            round(lead.total_p95_s),
-            round(lead.per_extra_replica_s, 1),
-            trust is Trust.DISTRUSTED,
-            ceiling,
-        )
+    """Identity of everything a plan is made from, apart from the clock. ``usable``: whether ``band`` may be used."""
+    return _digest(
+        workload.name,
+        workload.generation,
+        band.id if band else None,
+        tuple(sorted((e.id, e.revision) for e in events)),
+        round(lead.total_p95_s),
+        round(lead.per_extra_replica_s, 1),
+        usable,
+        ceiling,
     )
-    return hashlib.sha256(key.encode()).hexdigest()[:16]
+
+
+@lru_cache(maxsize=4096)
+def _digest(*key: object) -> str:
+    return hashlib.sha256(repr(key).encode()).hexdigest()[:16]
 
 
 def need_per_step(workload: Workload, band: ForecastBand) -> tuple[int, ...]:
@@ -81,17 +105,27 @@ def need_per_step(workload: Workload, band: ForecastBand) -> tuple[int, ...]:
     )
 
 
-def effective_max(workload: Workload, events: Sequence[Event], now: datetime, lead: LeadTime) -> int:
+def effective_max(
+    workload: Workload,
+    events: Sequence[Event],
+    now: datetime,
+    lead: LeadTime,
+    begun: Collection[str] = (),
+) -> int:
     """``max_replicas``, raised while an event that raises it is prewarmed or runs.
 
     Derived from the events at every tick and stored nowhere, so the old limit is back by itself when the
-    event ends or is cancelled, across restarts.
+    event ends or is cancelled, across restarts. After the end it stays one scale-down stabilization window
+    longer, so that the count comes down by need and not by a cliff. ``begun``: ids of events whose prewarm has
+    begun, for which the limit stays up also when a shorter lead time is learnt meanwhile.
     """
+    after = workload.policy.behavior.scale_down.stabilization_window
     raised = [
         event.max_replicas_override
         for event in events
         if event.max_replicas_override is not None
-        and order_time(event, workload, lead, event.max_replicas_override) <= now < event.end_at
+        and now < event.end_at + after
+        and (event.id in begun or order_time(event, workload, lead, event.max_replicas_override) <= now)
     ]
     return max([workload.max_replicas, *raised])
 
@@ -115,17 +149,21 @@ def event_demand(
     """Demand an event's floor must carry, QPS, and where the figure comes from; None when nothing is known.
 
     A usable forecast that contains the event leads: it has weighed the planner's word against past events.
-    Otherwise the planner's peak, or the multiplier on what the forecast or the present shows without it.
+    But a stated peak is a promise to a person: the policy's share of it is prepared for whatever was learnt.
+    Without such a forecast: the stated peak, or the multiplier on what the forecast or the present shows.
     """
     peak = _band_peak(band, event, service_quantile(workload.policy)) if band else None
     if band and peak is not None and event.id in band.event_ids:
-        return peak, "forecast with this event"
+        stated = (event.expected_peak_qps or 0.0) * workload.policy.planner_floor_share
+        return (
+            (peak, "forecast with this event") if peak > stated else (stated, "the planner's expected peak")
+        )
     if event.expected_peak_qps is not None:
         return event.expected_peak_qps, "the planner's expected peak"
     base = peak if peak is not None else observed_qps
     if event.expected_multiplier is not None and base is not None:
-        source = "forecast" if peak is not None else "present demand"
-        return base * event.expected_multiplier, f"the planner's multiplier on {source}"
+        source = "the planner's multiplier on forecast" if peak is not None else ON_PRESENT_DEMAND
+        return base * event.expected_multiplier, source
     return None, "no forecast, no observed demand and no expected peak"
 
 
@@ -148,15 +186,24 @@ def build_plan(
     observed_qps: float | None = None,
     ceiling: int | None = None,
     revision: int = 1,
+    previous: CapacityPlan | None = None,
 ) -> CapacityPlan:
-    """Build the plan. ``ceiling`` is the quota's, if known: what it cuts is reported per floor, not hidden."""
-    usable = band if forecast_usable(band, trust, now, workload.policy.forecast_age_max) else None
+    """Build the plan. ``ceiling`` is the quota's, if known: what it cuts is reported per floor, not hidden.
+
+    ``previous`` is the plan this one replaces; an event sized on present demand keeps its base from there
+    once it has started, because present demand then contains the event itself.
+    """
+    may_use = forecast_usable(band, trust, now, workload.policy.forecast_age_max)
+    usable = band if band and may_use and band_sound(band) else None
+    bases = {f.event_id: f.base_qps for f in previous.floors} if previous else {}
     need = need_per_step(workload, usable) if usable else ()
     cap = workload.max_replicas if ceiling is None else min(workload.max_replicas, ceiling)
     floors = _forecast_floors(workload, usable, need, lead, cap) if usable else []
     for event in sorted(events, key=lambda e: (e.start_at, e.id)):
         if event.end_at > now:
-            floors.append(_event_floor(event, workload, usable, need, lead, observed_qps, ceiling))
+            kept = bases.get(event.id)
+            base = kept if observed_qps is None or now >= event.start_at else observed_qps
+            floors.append(_event_floor(event, workload, usable, need, lead, base, ceiling))
     return CapacityPlan(
         workload=workload.name,
         revision=revision,
@@ -167,8 +214,33 @@ def build_plan(
         step=usable.step if usable else timedelta(minutes=1),
         need=need,
         quantile=service_quantile(workload.policy),
-        digest=plan_digest(workload, band, events, lead, trust, ceiling),
+        digest=plan_digest(workload, band, events, lead, usable=may_use, ceiling=ceiling),
     )
+
+
+def base_moved(
+    plan: CapacityPlan, workload: Workload, events: Sequence[Event], observed_qps: float | None, now: datetime
+) -> bool:
+    """Whether an event that is sized on present demand, and has not started, should be sized again."""
+    by_id = {e.id: e for e in events}
+    for floor in plan.floors:
+        event = by_id.get(floor.event_id or "")
+        if (
+            event is None
+            or event.expected_multiplier is None
+            or observed_qps is None
+            or now >= event.start_at
+        ):
+            continue
+        if floor.demand_qps is None:
+            return True
+        if floor.base_qps is None or abs(observed_qps - floor.base_qps) <= BASE_MOVE_MIN * floor.base_qps:
+            continue
+        demand = observed_qps * event.expected_multiplier
+        wanted = required_replicas(demand, workload.profile, workload.slo, workload.policy.arrival_scv)
+        if max(wanted, workload.min_replicas) != floor.replicas + floor.unmet_replicas:
+            return True
+    return False
 
 
 def _forecast_floors(
@@ -231,6 +303,7 @@ def _event_floor(
         event_id=event.id,
         demand_qps=demand,
         unmet_replicas=max(0, wanted - cap),
+        base_qps=observed_qps if demand is not None and source == ON_PRESENT_DEMAND else None,
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from controller.core.leadtime import LeadTime
+from controller.core.leadtime import STAGES, LeadTime
 from controller.core.types import (
     STAGE_ORDER,
     Alarm,
@@ -23,14 +23,19 @@ from controller.core.types import (
     Stage,
 )
 
-# Lead-time stages still ahead of a replica in each stage of the contract.
-_STAGES_LEFT: dict[Stage, frozenset[str]] = {
-    Stage.ORDERED: frozenset({"schedule", "node", "image", "load", "warmup"}),
-    Stage.SCHEDULED: frozenset({"image", "load", "warmup"}),
-    Stage.LOADED: frozenset({"warmup"}),
-    Stage.WARMED: frozenset(),
+# Lead-time stages still ahead of a replica in each stage of the contract, and those after its present one.
+_STAGES_LEFT: dict[Stage, tuple[frozenset[str], frozenset[str]]] = {
+    Stage.ORDERED: (frozenset(STAGES), frozenset({"image", "load", "warmup"})),
+    Stage.SCHEDULED: (frozenset({"image", "load", "warmup"}), frozenset({"warmup"})),
+    Stage.LOADED: (frozenset({"warmup"}), frozenset()),
+    Stage.WARMED: (frozenset(), frozenset()),
 }
+# What is not warm yet is never due now: it still has to be seen.
+_DUE_MIN_S = 1.0
 WRONG_ENGINE = "WRONG_ENGINE"
+# Pause after a round of replacing broken replicas; doubles with each round after which none became warm.
+REPLACE_PAUSE = timedelta(seconds=30)
+REPLACE_PAUSE_MAX = timedelta(minutes=10)
 
 
 def stage_counts(replicas: Sequence[Replica]) -> dict[Stage, int]:
@@ -52,11 +57,12 @@ def expected_warm_at(replicas: Sequence[Replica], count: int, lead: LeadTime, no
 
 
 def _remaining_s(replica: Replica, lead: LeadTime, now: datetime) -> float:
-    left = lead.remaining(_STAGES_LEFT[replica.stage])
-    if replica.stage in {Stage.WARMED, Stage.ORDERED}:
-        # An order ages as a whole; it is never due in the past, because it is not warm yet.
-        left = max(1.0, left - (now - replica.stage_at).total_seconds()) if left else 0.0
-    return left
+    if not lead.stage_p95_s:  # stages were never told apart: the order ages as a whole
+        return max(_DUE_MIN_S, lead.total_p95_s - max(0.0, (now - replica.ordered_at).total_seconds()))
+    ahead, after = _STAGES_LEFT[replica.stage]
+    # Time already spent shortens the present stage only, never those that have not begun.
+    spent_s = max(0.0, (now - replica.stage_at).total_seconds())
+    return max(_DUE_MIN_S, lead.remaining(after), lead.remaining(ahead) - spent_s)
 
 
 def follow(
@@ -70,7 +76,12 @@ def follow(
     policy: Policy,
     now: datetime,
 ) -> Contract:
-    """Advance one contract. ``replicas`` None keeps the last counts: unknown is not zero."""
+    """Advance one contract. ``replicas`` None keeps the last counts: unknown is not zero.
+
+    Once its order time has come, a contract of the same event revision neither shrinks nor is postponed: a
+    shorter lead time learnt from the very replicas being started, or a forecast that changes its mind in a
+    dip, would otherwise take away a prewarmed set. Only fizzling lets it go.
+    """
     contract = Contract(
         event_id=event.id,
         revision=event.revision,
@@ -85,10 +96,17 @@ def follow(
     same = previous is not None and previous.revision == event.revision
     if previous is not None and same:
         contract = replace(contract, met_at=previous.met_at, under_since_at=previous.under_since_at)
+        if previous.order_at <= now:
+            contract = replace(
+                contract,
+                replicas=max(contract.replicas, previous.replicas),
+                order_at=min(contract.order_at, previous.order_at),
+            )
     contract = _keep_counts(contract, previous) if replicas is None else _count(contract, replicas, lead, now)
     contract = _watch_demand(contract, demand_need, policy, now)
+    known = replicas is not None or previous is not None
     return replace(
-        contract, state=_state(contract, now, policy, known=replicas is not None or previous is not None)
+        contract, state=_state(contract, now, policy, sized=floor.demand_qps is not None, known=known)
     )
 
 
@@ -110,7 +128,7 @@ def _count(contract: Contract, replicas: Sequence[Replica], lead: LeadTime, now:
     counts = stage_counts(replicas)
     verified = counts[Stage.VERIFIED]
     met_at = contract.met_at
-    if verified >= contract.replicas:
+    if verified >= contract.replicas and now >= contract.order_at:
         met_at = met_at or now
     elif now < contract.start_at:
         met_at = None  # lost again before the start: the contract is open again
@@ -135,19 +153,24 @@ def _watch_demand(contract: Contract, demand_need: int | None, policy: Policy, n
     return replace(contract, under_since_at=contract.under_since_at or now)
 
 
-def _state(contract: Contract, now: datetime, policy: Policy, *, known: bool) -> ContractState:
+def _state(contract: Contract, now: datetime, policy: Policy, *, sized: bool, known: bool) -> ContractState:
     if now >= contract.end_at:
         return ContractState.COMPLETED
     if contract.under_since_at is not None and now - contract.under_since_at >= policy.fizzle_after:
         return ContractState.FIZZLED
-    if contract.met_at is not None:
-        return ContractState.WARM if now < contract.start_at else ContractState.ACTIVE
     if now < contract.order_at:
         return ContractState.PLANNED
+    if not sized and now < contract.start_at:
+        return ContractState.AT_RISK  # nobody knows how many are needed: being warm means nothing
+    if contract.met_at is not None:
+        return ContractState.WARM if now < contract.start_at else ContractState.ACTIVE
     if now >= contract.deadline_at:
         return ContractState.SHORT
-    late = contract.expected_warm_at is not None and contract.expected_warm_at > contract.deadline_at
-    return ContractState.AT_RISK if late or not known else ContractState.PREWARMING
+    return ContractState.AT_RISK if _late(contract) or not known else ContractState.PREWARMING
+
+
+def _late(contract: Contract) -> bool:
+    return contract.expected_warm_at is not None and contract.expected_warm_at > contract.deadline_at
 
 
 def fizzled_for_s(contract: Contract, policy: Policy, now: datetime) -> float | None:
@@ -161,11 +184,17 @@ def contract_alarms(workload: str, contract: Contract, now: datetime) -> list[Al
     """Alarms that stand because of this contract, now."""
     alarms: list[Alarm] = []
     if contract.state is ContractState.AT_RISK:
-        late_s = ((contract.expected_warm_at or contract.deadline_at) - contract.deadline_at).total_seconds()
         left_s = (contract.start_at - now).total_seconds()
+        if contract.expected_warm_at is not None and _late(contract):
+            late_s = (contract.expected_warm_at - contract.deadline_at).total_seconds()
+            what = (
+                f"{contract.verified_count} of {contract.replicas} replicas warm, "
+                f"the last expected {late_s:.0f} s after its deadline"
+            )
+        else:
+            what = "cannot be promised, its expected demand or its replicas are unknown"
         sentence = (
-            f"Event {contract.event_id} on {workload}: {contract.verified_count} of {contract.replicas} replicas warm, "
-            f"the last expected {late_s:.0f} s after its deadline; {left_s:.0f} s remain until the event starts."
+            f"Event {contract.event_id} on {workload}: {what}; {left_s:.0f} s remain until the event starts."
         )
         alarms.append(Alarm(AlarmKind.PREWARM_LATE, workload, contract.event_id, sentence))
     if contract.state is ContractState.SHORT:
@@ -194,14 +223,29 @@ def broken_replicas(
 ) -> list[tuple[Replica, AlarmKind, str]]:
     """Replicas that will not become warm by waiting: failed, or stuck in flight beyond the order timeout."""
     broken: list[tuple[Replica, AlarmKind, str]] = []
-    for r in sorted(replicas, key=lambda r: r.id):
+    for r in replicas:
         if r.stage is Stage.FAILED:
             kind = AlarmKind.WRONG_ENGINE if r.failure == WRONG_ENGINE else AlarmKind.ORDER_STUCK
-            broken.append(
-                (r, kind, f"Replica {r.id} failed ({r.failure or 'no reason given'}); it is replaced.")
-            )
+            broken.append((r, kind, f"Replica {r.id} failed: {r.failure or 'no reason given'}."))
         elif r.in_flight and now - r.ordered_at > policy.order_timeout:
             age_s = (now - r.ordered_at).total_seconds()
-            sentence = f"Replica {r.id} has been {r.stage} for {age_s:.0f} s since its order; it is replaced."
+            sentence = f"Replica {r.id} has been {r.stage} for {age_s:.0f} s since its order."
             broken.append((r, AlarmKind.ORDER_STUCK, sentence))
-    return broken
+    return sorted(broken, key=lambda item: item[0].id)
+
+
+def replacement_rounds(
+    rounds: int, replaced_at: datetime | None, replicas: Sequence[Replica], now: datetime
+) -> tuple[int, bool]:
+    """Rounds of replacement so far, and whether another is due.
+
+    A replica that became warm after the last round proves that replacing helps, and the count starts anew;
+    until then the pause doubles, so that a broken image or a wrong engine does not churn the cluster.
+    """
+    if replaced_at is None:
+        return 0, True
+    if any(r.warm and r.stage_at > replaced_at for r in replicas):
+        rounds = 0
+    # The exponent is bounded: the pause has long reached its maximum there.
+    pause = min(REPLACE_PAUSE_MAX, REPLACE_PAUSE * 2 ** min(max(rounds - 1, 0), 10))
+    return rounds, now - replaced_at >= pause

@@ -2,7 +2,9 @@
 
 Snapshot, order, one by one. What a workload holds and needs is never taken. Growth it needs comes from free
 GPUs of its pool (borrowed within the cohort up to the pool's limit), then from the surplus of workloads with
-strictly lower priority, lowest first. Growth it merely wants comes from free GPUs only.
+strictly lower priority, lowest first, and only where that yields a whole replica: nobody is preempted for
+nothing. Growth it merely wants comes from free GPUs only. A pool that shrank under its holdings stops growth
+and takes nothing back.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +15,10 @@ from controller.core.types import QuotaPool
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One workload's case: what it holds, what it needs (floors, present load) and what it would take."""
+    """One workload's case: what it holds, what it needs (floors, present load) and what it would take.
+
+    ``gpus_per_replica`` is at least 1: what uses no GPU asks no GPU pool.
+    """
 
     workload: str
     pool: str
@@ -31,7 +36,7 @@ class Grant:
     ceiling: int
     shortfall: int = 0
     preempted_by: str | None = None
-    borrowed_gpus: int = 0
+    borrowed_gpus: int = 0  # by its whole pool
 
 
 @dataclass
@@ -46,7 +51,8 @@ class _Ledger:
         own = pool.nominal_gpus + pool.borrowing_limit_gpus - self.used[name]
         if pool.cohort is None:
             return min(own, pool.nominal_gpus - self.used[name])
-        members = [p for p in self.pools.values() if p.cohort == pool.cohort]
+        # A GPU of another type is no use to this pool's workloads, whoever lends it.
+        members = [p for p in self.pools.values() if p.cohort == pool.cohort and p.gpu_type == pool.gpu_type]
         shared = sum(p.nominal_gpus for p in members) - sum(self.used[p.name] for p in members)
         return min(own, shared)
 
@@ -79,23 +85,41 @@ def allocate(pools: Sequence[QuotaPool], asks: Sequence[Ask]) -> dict[str, Grant
 def _grow(ask: Ask, target: int, held: dict[str, int], ledger: _Ledger) -> None:
     room = max(0, ledger.free(ask.pool)) // ask.gpus_per_replica
     more = min(max(0, target - held[ask.workload]), room)
-    held[ask.workload] += more
-    ledger.used[ask.pool] += more * ask.gpus_per_replica
+    _move(ask, more, held, ledger)
 
 
 def _preempt_for(
     ask: Ask, known: Sequence[Ask], held: dict[str, int], taken_by: dict[str, str], ledger: _Ledger
 ) -> None:
-    for victim in sorted(known, key=lambda a: (a.priority, a.workload)):
-        if held[ask.workload] >= ask.needed or victim.priority >= ask.priority:
+    """Take lower-priority surplus, but only where it lets ``ask`` grow: one replica of it at a time, or not at all."""
+    victims = sorted((a for a in known if a.priority < ask.priority), key=lambda a: (a.priority, a.workload))
+    while held[ask.workload] < ask.needed:
+        taken = _make_room(ask, victims, held, ledger)
+        if not taken:
             return
-        while held[victim.workload] > max(victim.needed, 0) and held[ask.workload] < ask.needed:
-            before = ledger.free(ask.pool)
-            held[victim.workload] -= 1
-            ledger.used[victim.pool] -= victim.gpus_per_replica
-            if ledger.free(ask.pool) <= before:  # the victim's GPUs are out of this pool's reach
-                held[victim.workload] += 1
-                ledger.used[victim.pool] += victim.gpus_per_replica
-                break
-            taken_by[victim.workload] = ask.workload
-            _grow(ask, ask.needed, held, ledger)
+        taken_by.update((victim.workload, ask.workload) for victim in taken)
+        _grow(ask, ask.needed, held, ledger)
+
+
+def _make_room(ask: Ask, victims: Sequence[Ask], held: dict[str, int], ledger: _Ledger) -> list[Ask]:
+    """Take the fewest surplus replicas that free one replica of ``ask``; none when that cannot be reached."""
+    taken: list[Ask] = []
+    for victim in victims:
+        while held[victim.workload] > max(victim.needed, 0) and ledger.free(ask.pool) < ask.gpus_per_replica:
+            _move(victim, -1, held, ledger)
+            taken.append(victim)
+    enough = ledger.free(ask.pool) >= ask.gpus_per_replica
+    # Give back what turned out not to help: GPUs out of this pool's reach, or made superfluous by a larger
+    # replica taken later. The highest priority is given back first.
+    for victim in reversed(taken[:]):
+        _move(victim, 1, held, ledger)
+        if enough and ledger.free(ask.pool) < ask.gpus_per_replica:
+            _move(victim, -1, held, ledger)
+        else:
+            taken.remove(victim)
+    return taken
+
+
+def _move(ask: Ask, replicas: int, held: dict[str, int], ledger: _Ledger) -> None:
+    held[ask.workload] += replicas
+    ledger.used[ask.pool] += replicas * ask.gpus_per_replica

@@ -58,7 +58,8 @@ class TrafficEvent:
 class TrafficSample:
     """Demand of one workload in one minute, counts of requests. ``minute_at`` is the start of the minute.
 
-    ``coverage`` is the observed share of the minute, 0 to 1; forecasts treat minutes under one half as unknown.
+    ``coverage`` is the observed share of the minute, 0 to 1, and counts are of that share: 300 requests seen in
+    half a minute are 10 QPS. Forecasts treat minutes under one half as unknown.
     """
 
     workload: str

@@ -85,6 +85,7 @@ class Demand:
     why_not: str  # "" when usable
     need_up: int | None  # replicas for what was seen
     need_down: int | None  # replicas when the silent ones are taken as full
+    need_panic: int | None = None  # replicas for what the panic window saw
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,7 @@ class Proposal:
     inp: WorkloadInput
     state: WorkloadState
     current: int
+    base_known: bool
     demand: Demand
     plan: CapacityPlan
     new_plan: bool
@@ -124,28 +126,36 @@ def on_tick(state: FleetState, tick_input: TickInput) -> tuple[FleetState, tuple
 # ---------------------------------------------------------------- pass 1
 
 
-def _propose(state: WorkloadState, inp: WorkloadInput, tick: TickInput) -> Proposal:
+def _propose(stored: WorkloadState, inp: WorkloadInput, tick: TickInput) -> Proposal:
     now, w = tick.now, inp.workload
-    current = _current(state, inp)
-    demand = read_demand(inp, now)
-    observed = demand.observation.stable_qps if demand.observation else None
-    plan, new_plan = _plan(state, inp, now, observed)
-    forecast_ok = forecast_usable(inp.forecast, inp.trust, now, w.policy.forecast_age_max) and bool(plan.need)
-    contracts = _contracts(state, inp, plan, demand, now)
+    state = _settled(stored, w, now)
+    base = _base(state, inp)
+    current = w.min_replicas if base is None else base
+    if base is not None and not _continues(state, w):
+        # A base adopted from outside starts the stabilization window anew, so that adopting never cuts at once.
+        state = replace(state, needs=(*state.needs, PastNeed(now, base)))
+    pool = _curve(inp)
+    demand = read_demand(inp, pool, now)
+    plan, new_plan = _plan(state, inp, now, demand.observation.stable_qps if demand.observation else None)
+    forecast_ok = bool(plan.need) and _usable(inp, now)
+    contracts = _contracts(state, inp, plan, demand, pool, now)
     panic_until = _panic(state, inp, demand, now)
     zero_since = _zero_since(state, demand, now)
     state_now = replace(state, panic_until_at=panic_until, zero_since_at=zero_since)
     recs = (
         *_operator(inp, tick),
-        *_bounds(inp, now),
-        *_floors(inp, plan, contracts, demand, forecast_ok, now),
+        *_bounds(inp, contracts, now),
+        *_event_floors(inp, plan, contracts, demand, current, now),
+        *_plan_floor(inp, plan, pool, forecast_ok=forecast_ok, now=now),
         *_reactive(state_now, inp, demand, current, now),
-        *_holds(inp, plan, demand, forecast_ok, current, now),
+        *_guards(inp, demand, current),
+        *_keep_warm(inp, plan, pool, current, forecast_ok=forecast_ok, now=now),
     )
     return Proposal(
         inp=inp,
         state=state,
         current=current,
+        base_known=base is not None,
         demand=demand,
         plan=plan,
         new_plan=new_plan,
@@ -158,24 +168,67 @@ def _propose(state: WorkloadState, inp: WorkloadInput, tick: TickInput) -> Propo
     )
 
 
-def _current(state: WorkloadState, inp: WorkloadInput) -> int:
+def _settled(state: WorkloadState, w: Workload, now: datetime) -> WorkloadState:
+    """After the clock stepped back, what lies in the future counts as of now: it ages out instead of blocking for ever."""
+    if state.last_at is None or state.last_at <= now:
+        return state
+
+    def until_now(at: datetime | None) -> datetime | None:
+        return None if at is None else min(at, now)
+
+    panic = state.panic_until_at
+    return replace(
+        state,
+        changes=tuple(replace(c, at=min(c.at, now)) for c in state.changes),
+        needs=tuple(replace(n, at=min(n.at, now)) for n in state.needs),
+        panic_until_at=None if panic is None else min(panic, now + w.policy.stable_window),
+        zero_since_at=until_now(state.zero_since_at),
+        contracts=tuple(replace(c, under_since_at=until_now(c.under_since_at)) for c in state.contracts),
+        recorded_at=until_now(state.recorded_at),
+        replaced_at=until_now(state.replaced_at),
+    )
+
+
+def _continues(state: WorkloadState, w: Workload) -> bool:
+    """Whether our last decision still is the base: there is one, and it was made in the same mode.
+
+    What was only recommended, or was the floor of another autoscaler, says nothing about the count that runs.
+    """
+    return state.desired_replicas is not None and state.mode in {None, w.mode}
+
+
+def _base(state: WorkloadState, inp: WorkloadInput) -> int | None:
     """Our own last decision is the base; what is observed only when there is none (surge pods would mislead)."""
-    if state.desired_replicas is not None:
+    if _continues(state, inp.workload):
         return state.desired_replicas
     if inp.observed_desired is not None:
         return inp.observed_desired
     if inp.replicas is not None:
         return sum(r.warm or r.in_flight for r in inp.replicas)
-    return inp.workload.min_replicas
+    return None  # nothing is known: nothing may be done
 
 
-def _need(inp: WorkloadInput, qps: float) -> int:
+def _curve(inp: WorkloadInput) -> CapacityCurve:
+    """Capacity by count, with the replicas there are counted as what they are."""
     w = inp.workload
+    others = [r for r in inp.replicas or () if r.profile not in {None, w.profile} and (r.warm or r.in_flight)]
+    if not others:
+        return curve(w.profile, w.slo, w.policy.arrival_scv)
     have = [r.profile or w.profile for r in inp.replicas or () if r.warm or r.in_flight]
-    return required_mixed(qps, have, w.profile, w.slo, w.policy.arrival_scv)
+    return mixed_curve(have, w.profile, w.slo, w.policy.arrival_scv)
 
 
-def read_demand(inp: WorkloadInput, now: datetime) -> Demand:
+def _in_mix(count: int, w: Workload, pool: CapacityCurve) -> int:
+    """Total count that carries what ``count`` replicas of the first profile would; never fewer than ``count``."""
+    pure = curve(w.profile, w.slo, w.policy.arrival_scv)
+    return count if pure is pool else max(count, pool.required(pure.qps(count)))
+
+
+def _usable(inp: WorkloadInput, now: datetime) -> bool:
+    return forecast_usable(inp.forecast, inp.trust, now, inp.workload.policy.forecast_age_max)
+
+
+def read_demand(inp: WorkloadInput, pool: CapacityCurve, now: datetime) -> Demand:
     """Judge the observation: present, fresh, finite, and from enough replicas to stand for the workload."""
     obs, policy = inp.demand, inp.workload.policy
     if obs is None:
@@ -193,38 +246,54 @@ def read_demand(inp: WorkloadInput, now: datetime) -> Demand:
             None, f"only {obs.reporting_count} of {obs.expected_count} replicas answered", None, None
         )
     extra = obs.backlog_count / policy.drain_target.total_seconds()
+    up = pool.required(obs.stable_qps + extra)
     silent = max(0, obs.expected_count - obs.reporting_count) * inp.workload.profile.qps_max
-    up = _need(inp, obs.stable_qps + extra)
-    return Demand(obs, "", up, up if silent == 0 else _need(inp, obs.stable_qps + extra + silent))
+    return Demand(
+        observation=obs,
+        why_not="",
+        need_up=up,
+        need_down=pool.required(obs.stable_qps + extra + silent) if silent else up,
+        need_panic=None if obs.panic_qps is None else pool.required(obs.panic_qps + extra),
+    )
 
 
 def _plan(
     state: WorkloadState, inp: WorkloadInput, now: datetime, observed_qps: float | None
 ) -> tuple[CapacityPlan, bool]:
-    digest = plan_digest(inp.workload, inp.forecast, inp.events, inp.lead, inp.trust, None)
-    if state.plan is not None and state.plan.digest == digest:
-        return state.plan, False
+    w = inp.workload
+    digest = plan_digest(w, inp.forecast, inp.events, inp.lead, usable=_usable(inp, now))
+    old = state.plan
+    if old is not None and old.digest == digest and not base_moved(old, w, inp.events, observed_qps, now):
+        return old, False
     plan = build_plan(
-        inp.workload,
+        w,
         now=now,
         band=inp.forecast,
         trust=inp.trust,
         events=inp.events,
         lead=inp.lead,
         observed_qps=observed_qps,
-        revision=1 if state.plan is None else state.plan.revision + 1,
+        revision=1 if old is None else old.revision + 1,
+        previous=old,
     )
     return plan, True
 
 
 def _contracts(
-    state: WorkloadState, inp: WorkloadInput, plan: CapacityPlan, demand: Demand, now: datetime
+    state: WorkloadState,
+    inp: WorkloadInput,
+    plan: CapacityPlan,
+    demand: Demand,
+    pool: CapacityCurve,
+    now: datetime,
 ) -> tuple[Contract, ...]:
+    if not inp.events:
+        return ()
     before = {c.event_id: c for c in state.contracts}
     floors = {f.event_id: f for f in plan.floors if f.event_id is not None}
     return tuple(
         follow(
-            floors[event.id],
+            replace(floors[event.id], replicas=_in_mix(floors[event.id].replicas, inp.workload, pool)),
             event,
             before.get(event.id),
             replicas=inp.replicas,
@@ -241,20 +310,12 @@ def _contracts(
 def _panic(state: WorkloadState, inp: WorkloadInput, demand: Demand, now: datetime) -> datetime | None:
     """Panic lasts one stable window beyond the last tick that called for it; a stale one is over."""
     still = state.panic_until_at if state.panic_until_at and state.panic_until_at > now else None
-    need = _panic_need(inp, demand)
-    if need is None or inp.replicas is None:
+    if demand.need_panic is None or inp.replicas is None:
         return still
     warm = sum(r.warm for r in inp.replicas)
-    if need >= inp.workload.policy.panic_threshold * max(1, warm):
+    if demand.need_panic >= inp.workload.policy.panic_threshold * max(1, warm):
         return now + inp.workload.policy.stable_window
     return still
-
-
-def _panic_need(inp: WorkloadInput, demand: Demand) -> int | None:
-    obs = demand.observation
-    if obs is None or obs.panic_qps is None:
-        return None
-    return _need(inp, obs.panic_qps + obs.backlog_count / inp.workload.policy.drain_target.total_seconds())
 
 
 def _zero_since(state: WorkloadState, demand: Demand, now: datetime) -> datetime | None:
@@ -291,9 +352,10 @@ def _override(o: Override) -> Recommendation:
     )
 
 
-def _bounds(inp: WorkloadInput, now: datetime) -> list[Recommendation]:
+def _bounds(inp: WorkloadInput, contracts: Sequence[Contract], now: datetime) -> list[Recommendation]:
     w = inp.workload
-    top = effective_max(w, inp.events, now, inp.lead)
+    begun = {c.event_id for c in contracts if c.order_at <= now}
+    top = effective_max(w, inp.events, now, inp.lead, begun) if inp.events else w.max_replicas
     raised = "" if top == w.max_replicas else f", raised from {w.max_replicas} for an event"
     return [
         Recommendation(
@@ -303,47 +365,60 @@ def _bounds(inp: WorkloadInput, now: datetime) -> list[Recommendation]:
     ]
 
 
-def _floors(
+def _event_floors(
     inp: WorkloadInput,
     plan: CapacityPlan,
     contracts: Sequence[Contract],
     demand: Demand,
-    forecast_ok: bool,
+    current: int,
     now: datetime,
 ) -> list[Recommendation]:
     recs: list[Recommendation] = []
     by_event = {c.event_id: c for c in contracts}
     for floor in plan.floors:
-        if floor.event_id is None or not floor.order_at <= now < floor.until_at:
+        contract = by_event.get(floor.event_id or "")
+        if contract is None or not contract.order_at <= now < floor.until_at:
             continue
-        standing = _decayed(floor, by_event.get(floor.event_id), demand, inp.workload, now)
-        sentence = f"{floor.reason} needs {standing.replicas} warm by {floor.needed_at:%H:%M:%S} UTC"
-        if standing.replicas < floor.replicas:
-            sentence = (
-                f"{floor.reason} fizzled: its floor of {floor.replicas} has decayed to {standing.replicas}"
-            )
-        recs.append(Recommendation(Source.EVENT, RecommendationKind.AT_LEAST, standing.replicas, sentence))
-    if forecast_ok:
-        horizon_s = inp.lead.total_p95_s
-        need = need_between(plan, now, now + timedelta(seconds=horizon_s))
-        if need is not None:
-            # A ramp that needs many replicas at once takes longer to warm: look as far as that batch takes.
-            batch = need - sum(r.warm for r in inp.replicas or ())
-            if batch > 1 and inp.lead.per_extra_replica_s > 0:
-                horizon_s = inp.lead.for_batch(batch)
-                need = need_between(plan, now, now + timedelta(seconds=horizon_s)) or need
-            sentence = f"the forecast (P{plan.quantile * 100:g}) needs {need} within the lead time of {horizon_s:.0f} s"
-            recs.append(Recommendation(Source.PLAN, RecommendationKind.AT_LEAST, need, sentence))
+        standing = _standing(floor, contract, demand, inp.workload, current, now)
+        if standing < contract.replicas:
+            sentence = f"{floor.reason} fizzled: its floor of {contract.replicas} has decayed to {standing}"
+        else:
+            sentence = f"{floor.reason} needs {standing} warm by {floor.needed_at:%H:%M:%S} UTC"
+        recs.append(Recommendation(Source.EVENT, RecommendationKind.AT_LEAST, standing, sentence))
     return recs
 
 
-def _decayed(floor: Floor, contract: Contract | None, demand: Demand, w: Workload, now: datetime) -> Floor:
-    if contract is None or demand.need_up is None:
-        return floor
+def _standing(
+    floor: Floor, contract: Contract, demand: Demand, w: Workload, current: int, now: datetime
+) -> int:
+    """The count an event's floor holds now: its contract's, less what has decayed since the event fizzled."""
     decayed_s = fizzled_for_s(contract, w.policy, now)
     if decayed_s is None:
-        return floor
-    return with_decay(floor, demand.need_up, decayed_s, w.policy.fizzle_half_life.total_seconds())
+        return contract.replicas
+    if demand.need_up is None:  # unknown demand neither decays a floor nor brings it back
+        return min(contract.replicas, current)
+    whole = replace(floor, replicas=contract.replicas)
+    return with_decay(whole, demand.need_up, decayed_s, w.policy.fizzle_half_life.total_seconds()).replicas
+
+
+def _plan_floor(
+    inp: WorkloadInput, plan: CapacityPlan, pool: CapacityCurve, *, forecast_ok: bool, now: datetime
+) -> list[Recommendation]:
+    """What the forecast needs within the lead time."""
+    horizon_s = inp.lead.total_p95_s
+    need = need_between(plan, now, now + timedelta(seconds=horizon_s)) if forecast_ok else None
+    if need is None:
+        return []
+    # A ramp that needs many replicas at once takes longer to warm: look as far as that batch takes.
+    batch = need - sum(r.warm for r in inp.replicas or ())
+    if batch > 1 and inp.lead.per_extra_replica_s > 0:
+        horizon_s = inp.lead.for_batch(batch)
+        need = need_between(plan, now, now + timedelta(seconds=horizon_s)) or need
+    need = _in_mix(need, inp.workload, pool)
+    sentence = (
+        f"the forecast (P{plan.quantile * 100:g}) needs {need} within the lead time of {horizon_s:.0f} s"
+    )
+    return [Recommendation(Source.PLAN, RecommendationKind.AT_LEAST, need, sentence)]
 
 
 def _reactive(
@@ -356,15 +431,14 @@ def _reactive(
     load = f"{obs.stable_qps:.0f} QPS" + (
         f" and a backlog of {obs.backlog_count:.0f}" if obs.backlog_count else ""
     )
-    panic_need = _panic_need(inp, demand)
     if state.panic_until_at is not None:
-        count = max(current, panic_need or 0)
+        count = max(current, demand.need_panic or 0)
         recs.append(
             Recommendation(
                 Source.PANIC,
                 RecommendationKind.AT_LEAST,
                 count,
-                f"panic until {state.panic_until_at:%H:%M:%S} UTC: recent demand needs {panic_need or up}; no scale-down",
+                f"panic until {state.panic_until_at:%H:%M:%S} UTC: recent demand needs {up if demand.need_panic is None else demand.need_panic}; no scale-down",
             )
         )
     target = up if up > current else min(current, down)
@@ -387,42 +461,51 @@ def _reactive(
     return recs
 
 
-def _holds(
-    inp: WorkloadInput, plan: CapacityPlan, demand: Demand, forecast_ok: bool, current: int, now: datetime
-) -> list[Recommendation]:
-    """Reasons not to scale down although present load would allow it."""
+def _guards(inp: WorkloadInput, demand: Demand, current: int) -> list[Recommendation]:
+    """What is not known well enough to scale down."""
     recs: list[Recommendation] = []
 
-    def hold(source: Source, replicas: int, sentence: str) -> None:
-        recs.append(Recommendation(source, RecommendationKind.AT_LEAST, replicas, sentence))
+    def hold(replicas: int, sentence: str) -> None:
+        recs.append(Recommendation(Source.GUARD, RecommendationKind.AT_LEAST, replicas, sentence))
 
-    policy = inp.workload.policy
-    if demand.observation is None:
-        hold(Source.GUARD, current, f"{demand.why_not}: missing data never scales down")
-    elif demand.observation.window < policy.stable_window:
-        seen = demand.observation.window.total_seconds()
+    # Somebody else may have raised the target; what cannot be judged is not taken back either.
+    seen = max(current, inp.observed_desired or 0)
+    obs, stable_window = demand.observation, inp.workload.policy.stable_window
+    if obs is None:
+        hold(seen, f"{demand.why_not}: missing data never scales down")
+    elif obs.window < stable_window:
         hold(
-            Source.GUARD,
-            current,
-            f"only {seen:.0f} s observed since start: no scale-down before a stable window",
+            seen,
+            f"only {obs.window.total_seconds():.0f} s observed since start: no scale-down before a stable window",
         )
     if inp.replicas is None:
-        hold(Source.GUARD, current, "replicas could not be observed: no scale-down")
-    elif demand.need_up is not None:
+        hold(seen, "replicas could not be observed: no scale-down")
+    elif demand.need_up is not None and inp.workload.mode is not Mode.RECOMMEND:
+        # Only recommended replicas are never started; waiting for them would hold the count for ever.
         warm = sum(r.warm for r in inp.replicas)
         if warm < min(demand.need_up, current):
-            hold(Source.GUARD, current, f"{warm} of {demand.need_up} replicas for the present load are warm")
-    if forecast_ok:
-        lead_s = inp.lead.total_p95_s
-        keep_s = lead_s if policy.break_even is None else max(lead_s, policy.break_even.total_seconds())
-        need = need_between(plan, now, now + timedelta(seconds=keep_s))
-        if need is not None:
-            hold(
-                Source.KEEP_WARM,
-                min(current, need),
-                f"the forecast needs {need} within {keep_s:.0f} s: keeping costs less than a cold start",
-            )
+            hold(current, f"{warm} of {demand.need_up} replicas for the present load are warm")
     return recs
+
+
+def _keep_warm(
+    inp: WorkloadInput,
+    plan: CapacityPlan,
+    pool: CapacityCurve,
+    current: int,
+    *,
+    forecast_ok: bool,
+    now: datetime,
+) -> list[Recommendation]:
+    """Replicas needed again within the break-even time cost less to keep than to start anew."""
+    lead_s, break_even = inp.lead.total_p95_s, inp.workload.policy.break_even
+    keep_s = lead_s if break_even is None else max(lead_s, break_even.total_seconds())
+    need = need_between(plan, now, now + timedelta(seconds=keep_s)) if forecast_ok else None
+    if need is None:
+        return []
+    count = min(current, _in_mix(need, inp.workload, pool))
+    sentence = f"the forecast needs {need} within {keep_s:.0f} s: keeping costs less than a cold start"
+    return [Recommendation(Source.KEEP_WARM, RecommendationKind.AT_LEAST, count, sentence)]
 
 
 # ---------------------------------------------------------------- quota
@@ -430,19 +513,31 @@ def _holds(
 
 def _share_quota(proposals: Sequence[Proposal], tick: TickInput) -> Mapping[str, Grant]:
     asks = [
-        Ask(
-            workload=p.inp.workload.name,
-            pool=p.inp.workload.quota_pool,
-            gpus_per_replica=p.inp.workload.profile.gpus_per_replica,
-            priority=_priority(p.inp.workload, p.inp.events, p.contracts),
-            current=p.current,
-            needed=max(p.arbitration.floor, p.demand.need_up or 0),
-            wanted=p.arbitration.replicas,
-        )
+        _ask(p, p.inp.workload.quota_pool)
         for p in proposals
-        if p.inp.workload.quota_pool is not None and p.inp.workload.mode is not Mode.RECOMMEND
+        if p.inp.workload.quota_pool is not None
+        and p.inp.workload.mode is not Mode.RECOMMEND
+        and p.inp.workload.profile.gpus_per_replica > 0
     ]
     return allocate(tick.pools, asks) if asks else {}
+
+
+def _ask(p: Proposal, pool: str) -> Ask:
+    merged, w = p.arbitration, p.inp.workload
+    # A count that may not or cannot move neither takes GPUs nor gives any up.
+    stays = merged.vetoed or not p.base_known
+    needed = max(merged.floor, p.demand.need_up or 0)
+    if merged.ceiling is not None:
+        needed = min(needed, merged.ceiling)
+    return Ask(
+        workload=w.name,
+        pool=pool,
+        gpus_per_replica=w.profile.gpus_per_replica,
+        priority=_priority(w, p.inp.events, p.contracts),
+        current=p.current,
+        needed=p.current if stays else needed,
+        wanted=p.current if stays else merged.replicas,
+    )
 
 
 def _priority(w: Workload, events: Sequence[Event], contracts: Sequence[Contract]) -> int:
@@ -459,12 +554,12 @@ def _priority(w: Workload, events: Sequence[Event], contracts: Sequence[Contract
 def _finish(p: Proposal, grant: Grant | None, tick: TickInput) -> tuple[WorkloadState, list[Effect]]:
     now, w = tick.now, p.inp.workload
     recs, merged = p.recommendations, p.arbitration
-    if grant is not None and grant.ceiling < merged.replicas:
+    if grant is not None and grant.ceiling < max(merged.replicas, p.current) and not merged.vetoed:
         taken = f", {grant.preempted_by} has the higher priority" if grant.preempted_by else ""
         sentence = f"quota pool {w.quota_pool} has room for {grant.ceiling}{taken}"
         recs = (*recs, Recommendation(Source.QUOTA, RecommendationKind.AT_MOST, grant.ceiling, sentence))
         merged = arbitrate(recs, p.current)
-    desired, hindrance = _pace(p, merged, now)
+    desired, merged, hindrance = _pace(p, merged, now)
     reason = reasons.classify(
         p.current, desired, merged, hindrance, has_demand=p.demand.observation is not None
     )
@@ -497,14 +592,14 @@ def _finish(p: Proposal, grant: Grant | None, tick: TickInput) -> tuple[Workload
     return state, _effects(p, decision, state, alarms, vetoed=merged.vetoed)
 
 
-def _pace(p: Proposal, merged: Arbitration, now: datetime) -> tuple[int, str]:
+def _pace(p: Proposal, merged: Arbitration, now: datetime) -> tuple[int, Arbitration, str]:
     """Apply tolerance and behavior; floors are met at once and ceilings cut at once."""
     if merged.vetoed:
-        return p.current, ""
+        return p.current, merged, ""
     behavior = p.inp.workload.policy.behavior
     target, hindrance = merged.replicas, ""
     reactive = merged.binding is not None and merged.binding.source is Source.REACTIVE
-    if reactive and p.current and abs(target / p.current - 1.0) <= behavior.tolerance and target != p.current:
+    if reactive and p.current and abs(target / p.current - 1.0) <= behavior.tolerance:
         target, hindrance = p.current, "tolerance"
     paced = pace(
         p.current,
@@ -515,12 +610,15 @@ def _pace(p: Proposal, merged: Arbitration, now: datetime) -> tuple[int, str]:
         changes=p.state.changes,
         now=now,
     )
+    limited = capped(merged, max(paced.replicas, merged.floor))
+    if limited is not merged:  # behavior would have held more than the ceiling has room for
+        return limited.replicas, limited, ""
     desired = max(paced.replicas, merged.floor)
-    if merged.ceiling is not None:
-        desired = min(desired, merged.ceiling)
-    if desired != target:
+    if desired == merged.replicas:
+        hindrance = ""
+    elif not hindrance:
         hindrance = "rate" if paced.rate_limited else "stabilization"
-    return desired, hindrance
+    return desired, merged, hindrance
 
 
 def _inputs(p: Proposal, now: datetime) -> tuple[InputAge, ...]:
@@ -530,7 +628,7 @@ def _inputs(p: Proposal, now: datetime) -> tuple[InputAge, ...]:
         InputAge(
             "forecast",
             (now - band.origin_at).total_seconds() if band else None,
-            f"{band.state if band else 'none'}, {p.inp.trust}",
+            f"{band.state if band else 'none'}, {p.inp.trust}{'' if p.forecast_ok else ', not used'}",
         ),
         InputAge("replicas", None if p.inp.replicas is None else 0.0),
         InputAge("plan", (now - p.plan.created_at).total_seconds(), f"revision {p.plan.revision}"),

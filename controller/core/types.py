@@ -130,6 +130,8 @@ class Policy:
     fizzle_share: float = 0.5
     fizzle_after: timedelta = timedelta(minutes=15)
     fizzle_half_life: timedelta = timedelta(minutes=10)
+    # share of a planner's stated peak that is prepared for, whatever the forecast has learnt of such events
+    planner_floor_share: float = 1.0
     # events up to this long hold one floor throughout, so that a dip inside never cuts capacity
     hold_max: timedelta = timedelta(hours=4)
     # inter-arrival burstiness (squared coefficient of variation); 1 is Poisson
@@ -263,7 +265,7 @@ class Trust(StrEnum):
 class Event:
     """One occurrence of a traffic event as it concerns one workload; recurrence is expanded before."""
 
-    id: str
+    id: str  # unique per occurrence
     start_at: datetime
     end_at: datetime
     expected_peak_qps: float | None = None
@@ -389,6 +391,7 @@ class Floor:
     event_id: str | None = None
     demand_qps: float | None = None
     unmet_replicas: int = 0  # what max_replicas or quota cut off, known at plan time
+    base_qps: float | None = None  # present demand that a multiplier was applied to, where it was
 
 
 @dataclass(frozen=True, slots=True)
@@ -544,6 +547,10 @@ class WorkloadState:
     recorded_key: str = ""
     recorded_at: datetime | None = None
     last_at: datetime | None = None
+    mode: Mode | None = None  # in which the base was decided: another mode adopts what is observed
+    # rounds of replacing broken replicas since one last became warm, and when the last was
+    replacement_rounds: int = 0
+    replaced_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

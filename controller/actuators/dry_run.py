@@ -1,0 +1,51 @@
+"""An actuator that changes nothing: it observes through another one and logs what it would have done.
+
+Promises: fencing is checked as the real one checks it, so a dry run shows a stale leader too. Refuses to
+pretend: the observed replicas stay what they are, and every decision's outcome says "dry run".
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from controller.core.types import Workload
+from controller.ports import Actuator, PoolView, PortError, StaleFenceError
+
+log = logging.getLogger(__name__)
+
+
+class DryRunError(PortError):
+    """Nothing was applied, on purpose."""
+
+
+class DryRunActuator:
+    """Implements ``controller.ports.Actuator`` without acting. Without ``inner``, replicas are unknown."""
+
+    def __init__(self, inner: Actuator | None = None) -> None:
+        self._inner = inner
+        self._fence = 0
+
+    async def observe(self, workloads: Sequence[Workload]) -> Mapping[str, PoolView]:
+        """What the inner actuator sees; nothing is known without one."""
+        return {} if self._inner is None else await self._inner.observe(workloads)
+
+    async def scale(self, workload: Workload, replicas: int, *, fence: int) -> None:
+        """Log the order; raise DryRunError so that the ledger does not claim it was applied."""
+        self._check(fence)
+        log.info("dry run: %s would be scaled to %d", workload.name, replicas)
+        raise DryRunError(f"dry run: {workload.name} would be scaled to {replicas}")
+
+    async def replace(self, workload: Workload, replica_id: str, *, fence: int) -> None:
+        """Log the order; raise DryRunError."""
+        self._check(fence)
+        log.info("dry run: replica %s of %s would be replaced", replica_id, workload.name)
+        raise DryRunError(f"dry run: replica {replica_id} of {workload.name} would be replaced")
+
+    def _check(self, fence: int) -> None:
+        if fence < self._fence:
+            raise StaleFenceError(f"fence {fence} is older than {self._fence}: another controller leads")
+        self._fence = fence
+
+    async def close(self) -> None:
+        """Close the inner actuator."""
+        if self._inner is not None:
+            await self._inner.close()
