@@ -46,6 +46,7 @@ from controller.ports import (
     UnitOfWork,
 )
 from controller.settings import Settings
+from controller.usecases.schedule import events_between
 from controller.usecases.topics import CHANGES
 
 log = logging.getLogger(__name__)
@@ -75,17 +76,6 @@ async def read_workloads(uow: UnitOfWork, limit: int) -> tuple[Workload, ...]:
         found.extend(page)
         if not token or len(found) >= limit:
             return tuple(found[:limit])
-
-
-async def read_events(uow: UnitOfWork, start_at: datetime, end_at: datetime) -> tuple[TrafficEvent, ...]:
-    """Every event that may concern the window, page by page."""
-    found: list[TrafficEvent] = []
-    token = ""
-    while True:
-        page, token = await uow.events.list(page=Page(PAGE_SIZE, token), overlaps=(start_at, end_at))
-        found.extend(page)
-        if not token:
-            return tuple(found)
 
 
 class Control:
@@ -123,7 +113,7 @@ class Control:
                 state=FleetState(await uow.states.load()),
                 overrides=await uow.states.overrides(),
                 pause=await uow.states.pause(),
-                events=await read_events(uow, now - EVENTS_BACK, now + horizon),
+                events=tuple(await events_between(uow, now - EVENTS_BACK, now + horizon)),
             )
 
     async def tick(self, token: int) -> tuple[Effect, ...]:

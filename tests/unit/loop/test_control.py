@@ -1,0 +1,147 @@
+"""Decide and act: recorded first, fenced, healed after a crash, continued by the next leader."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from controller.core.resources import EventState, TrafficEvent, TrafficSample
+from controller.core.types import ContractState, Decision, Workload
+from controller.ports import StaleFenceError
+from tests.unit.loop.conftest import START, Fleet, Process
+
+Make = Callable[[str], Process]
+NAME = "recommender"
+
+
+async def decisions(fleet: Fleet) -> list[Decision]:
+    async with fleet.store.unit_of_work() as uow:
+        rows, _ = await uow.decisions.list(workload=NAME)
+    return [decision for decision, _ in rows]
+
+
+async def register(fleet: Fleet, start_in: timedelta) -> TrafficEvent:
+    event = TrafficEvent(
+        id="midnight",
+        workloads=(NAME,),
+        start_at=START + start_in,
+        end_at=START + start_in + timedelta(hours=1),
+        time_zone="UTC",
+        expected_peak_qps=35_000.0,
+    )
+    async with fleet.store.unit_of_work() as uow:
+        await uow.events.create(event)
+        await uow.commit()
+    return event
+
+
+async def test_a_decision_is_in_the_ledger_before_replicas_are_ordered(
+    fleet: Fleet, process: Make, recommender: Workload
+) -> None:
+    fleet.demand(recommender.name, 8000.0)
+    leader = process("a")
+
+    await leader.turn()
+
+    newest = (await decisions(fleet))[0]
+    assert fleet.actuator.scaled == [(NAME, newest.desired_replicas)]
+    assert newest.desired_replicas == 2
+    assert "8000 QPS needs 2" in newest.sentence
+
+
+async def test_a_stale_leader_changes_nothing(fleet: Fleet, process: Make, recommender: Workload) -> None:
+    first, second = process("a"), process("b")
+    old = await first.leadership.renew()
+    assert old is not None
+    await fleet.clock.advance(11.0)
+    await second.leadership.renew()
+    fleet.demand(recommender.name, 8000.0)
+    await first.observer.scrape([recommender])
+
+    with pytest.raises(StaleFenceError):
+        await first.control.tick(old)
+
+    assert fleet.actuator.scaled == []
+    assert await decisions(fleet) == []
+
+
+async def test_an_order_that_did_not_arrive_is_made_again(
+    fleet: Fleet, process: Make, recommender: Workload
+) -> None:
+    fleet.demand(recommender.name, 8000.0)
+    leader = process("a")
+    await leader.turn()
+    await fleet.actuator.scale(recommender, 1, fence=leader.leadership.token or 0)
+
+    await fleet.clock.advance(5.0)
+    await leader.turn()
+
+    assert fleet.actuator.scaled[-1] == (NAME, 2)
+
+
+async def test_an_event_registered_before_a_crash_is_prewarmed_in_time_by_the_next_leader(
+    fleet: Fleet, process: Make, recommender: Workload
+) -> None:
+    fleet.demand(recommender.name, 8000.0)
+    first, second = process("a"), process("b")
+    await first.turn()
+    event = await register(fleet, timedelta(minutes=10))
+    await fleet.clock.advance(5.0)
+    await first.turn()  # and then it is gone, without a word
+
+    while fleet.clock.now() < event.start_at - recommender.policy.prewarm_margin:
+        await fleet.clock.advance(5.0)
+        fleet.demand(recommender.name, 8000.0)
+        await second.turn()
+
+    async with fleet.store.unit_of_work() as uow:
+        contract = (await uow.states.load())[NAME].contracts[0]
+    assert contract.state is ContractState.WARM
+    assert contract.replicas == 7
+    assert contract.met_at is not None
+    assert contract.met_at <= contract.deadline_at
+
+
+async def test_a_cancelled_event_is_not_prewarmed(fleet: Fleet, process: Make, recommender: Workload) -> None:
+    fleet.demand(recommender.name, 8000.0)
+    leader = process("a")
+    event = await register(fleet, timedelta(minutes=10))
+    await leader.turn()
+    async with fleet.store.unit_of_work() as uow:
+        await uow.events.update(replace(event, state=EventState.CANCELLED), expected_revision=None)
+        await uow.commit()
+
+    while fleet.clock.now() < event.start_at:
+        await fleet.clock.advance(5.0)
+        fleet.demand(recommender.name, 8000.0)
+        await leader.turn()
+
+    assert max(count for _, count in fleet.actuator.scaled) == 2
+
+
+async def test_without_the_cache_live_demand_comes_from_memory(
+    fleet: Fleet, process: Make, recommender: Workload
+) -> None:
+    fleet.cache.available = False
+    fleet.demand(recommender.name, 8000.0)
+
+    await process("a").turn()
+
+    assert fleet.actuator.scaled == [(NAME, 2)]
+
+
+async def test_minutes_wait_for_the_store_and_are_written_later(
+    fleet: Fleet, process: Make, recommender: Workload
+) -> None:
+    leader = process("a")
+    fleet.meter.samples = [TrafficSample(NAME, START, 480_000.0)]
+    fleet.store.available = False
+    await leader.observer.scrape([recommender])
+    fleet.store.available = True
+
+    await leader.observer.flush()
+
+    async with fleet.store.unit_of_work() as uow:
+        stored = await uow.traffic.read(NAME, START, START + timedelta(minutes=1))
+    assert list(stored) == [(START, 8000.0)]
