@@ -138,21 +138,22 @@ def _kill_holders(path: Path) -> None:
                 os.kill(int(process.name), signal.SIGKILL)
 
 
-def choose_port(preferred: int | None, taken: Collection[int] = ()) -> int:
-    """A free TCP port on 127.0.0.1, the preferred one if it is free.
+def choose_port(preferred: int | None = None, taken: Collection[int] = ()) -> int:
+    """A free TCP port on 127.0.0.1, the preferred one if it is free, none of `taken`.
 
     Another program may take it before the server does; the caller retries with a new one then.
     """
-    for port in (preferred, 0) if preferred and preferred not in taken else (0,):
+    for wanted in (preferred or 0, *(0,) * 50):
         with socket.socket() as probe:
             # As the servers do: a port whose old connections linger in TIME_WAIT counts as free.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                probe.bind(("127.0.0.1", port or 0))
+                probe.bind(("127.0.0.1", wanted))
             except OSError:
                 continue
-            chosen: int = probe.getsockname()[1]
-            return chosen
+            port: int = probe.getsockname()[1]
+            if port not in taken:
+                return port
     raise EmbeddedError("no free TCP port on 127.0.0.1; close some programs")
 
 

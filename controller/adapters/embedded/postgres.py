@@ -39,6 +39,8 @@ logging_collector = off
 log_line_prefix = '%m [%p] '
 max_connections = 60
 shared_buffers = '64MB'
+# In the data folder, not in /dev/shm: that is small in containers, and SIGKILL would leave litter there.
+dynamic_shared_memory_type = 'mmap'
 # Bounds the log of changes on disk; history is small, so a checkpoint is cheap.
 max_wal_size = '256MB'
 # A client that was killed without closing must not hold its locks for hours.
