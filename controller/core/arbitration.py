@@ -71,4 +71,5 @@ def capped(merged: Arbitration, replicas: int) -> Arbitration:
     """Cut ``replicas`` at the ceiling and say so; unchanged where there is room."""
     if merged.ceiling is None or replicas <= merged.ceiling:
         return merged
-    return replace(merged, replicas=merged.ceiling, binding=merged.capped_by, limited_from=replicas)
+    wanted = max(replicas, merged.limited_from or 0)
+    return replace(merged, replicas=merged.ceiling, binding=merged.capped_by, limited_from=wanted)

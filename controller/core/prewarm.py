@@ -160,13 +160,13 @@ def _state(contract: Contract, now: datetime, policy: Policy, *, sized: bool, kn
         return ContractState.FIZZLED
     if now < contract.order_at:
         return ContractState.PLANNED
-    if not sized and now < contract.start_at:
-        return ContractState.AT_RISK  # nobody knows how many are needed: being warm means nothing
-    if contract.met_at is not None:
+    # Unsized, nobody knows how many are needed: that many warm means nothing.
+    blind = not sized and now < contract.start_at
+    if contract.met_at is not None and not blind:
         return ContractState.WARM if now < contract.start_at else ContractState.ACTIVE
-    if now >= contract.deadline_at:
+    if now >= contract.deadline_at and not blind:
         return ContractState.SHORT
-    return ContractState.AT_RISK if _late(contract) or not known else ContractState.PREWARMING
+    return ContractState.AT_RISK if blind or not known or _late(contract) else ContractState.PREWARMING
 
 
 def _late(contract: Contract) -> bool:

@@ -60,7 +60,7 @@ def conditions(
 
 def _able(inp: WorkloadInput, *, vetoed: bool) -> Condition:
     kind = ConditionType.ABLE_TO_SCALE
-    if inp.competing_owner is not None:
+    if inp.competing_owner is not None and inp.workload.mode is Mode.SCALE:
         message = f"{inp.competing_owner} also scales this target: remove one, or use mode FLOOR"
         return Condition(kind, ok=False, reason="COMPETING_OWNER", message=message)
     if vetoed:

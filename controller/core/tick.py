@@ -15,10 +15,11 @@ from datetime import datetime, timedelta
 from math import isfinite
 
 from controller.core import reasons
-from controller.core.arbitration import Arbitration, arbitrate
+from controller.core.arbitration import Arbitration, arbitrate, capped
 from controller.core.behavior import pace
-from controller.core.capacity import required_mixed
+from controller.core.capacity import CapacityCurve, curve, mixed_curve
 from controller.core.planner import (
+    base_moved,
     build_plan,
     effective_max,
     forecast_usable,
@@ -31,6 +32,7 @@ from controller.core.prewarm import (
     contract_alarms,
     fizzled_for_s,
     follow,
+    replacement_rounds,
 )
 from controller.core.quota import Ask, Grant, allocate
 from controller.core.types import (
@@ -211,8 +213,7 @@ def _base(state: WorkloadState, inp: WorkloadInput) -> int | None:
 def _curve(inp: WorkloadInput) -> CapacityCurve:
     """Capacity by count, with the replicas there are counted as what they are."""
     w = inp.workload
-    others = [r for r in inp.replicas or () if r.profile not in {None, w.profile} and (r.warm or r.in_flight)]
-    if not others:
+    if all(r.profile is None or r.profile == w.profile for r in inp.replicas or ()):
         return curve(w.profile, w.slo, w.policy.arrival_scv)
     have = [r.profile or w.profile for r in inp.replicas or () if r.warm or r.in_flight]
     return mixed_curve(have, w.profile, w.slo, w.policy.arrival_scv)
@@ -559,6 +560,7 @@ def _finish(p: Proposal, grant: Grant | None, tick: TickInput) -> tuple[Workload
         sentence = f"quota pool {w.quota_pool} has room for {grant.ceiling}{taken}"
         recs = (*recs, Recommendation(Source.QUOTA, RecommendationKind.AT_MOST, grant.ceiling, sentence))
         merged = arbitrate(recs, p.current)
+    target = merged.replicas
     desired, merged, hindrance = _pace(p, merged, now)
     reason = reasons.classify(
         p.current, desired, merged, hindrance, has_demand=p.demand.observation is not None
@@ -588,8 +590,20 @@ def _finish(p: Proposal, grant: Grant | None, tick: TickInput) -> tuple[Workload
         limited_from=merged.limited_from,
     )
     alarms = _alarms(p, merged, now)
-    state = _next_state(p, merged, decision, alarms, now)
-    return state, _effects(p, decision, state, alarms, vetoed=merged.vetoed)
+    acts = _acts(p, decision, vetoed=merged.vetoed)
+    replaced, rounds = _replacements(p, decision, vetoed=merged.vetoed)
+    state, record = _next_state(p, decision, alarms, target=target, vetoed=merged.vetoed)
+    if rounds is not None:
+        state = replace(
+            state, replacement_rounds=rounds, replaced_at=now if replaced else p.state.replaced_at
+        )
+    effects: list[Effect] = [StorePlan(p.plan)] if p.new_plan else []
+    if acts or record:
+        effects.append(RecordDecision(decision))
+    effects.extend(_alarm_changes(p.state.alarms, alarms))
+    if acts:
+        effects.append(ScaleTo(w.name, desired, decision.id))
+    return state, [*effects, *replaced]
 
 
 def _pace(p: Proposal, merged: Arbitration, now: datetime) -> tuple[int, Arbitration, str]:
@@ -656,27 +670,30 @@ def _alarms(p: Proposal, merged: Arbitration, now: datetime) -> tuple[Alarm, ...
 
 
 def _next_state(
-    p: Proposal, merged: Arbitration, decision: Decision, alarms: tuple[Alarm, ...], now: datetime
-) -> WorkloadState:
-    behavior = p.inp.workload.policy.behavior
+    p: Proposal, decision: Decision, alarms: tuple[Alarm, ...], *, target: int, vetoed: bool
+) -> tuple[WorkloadState, bool]:
+    """Return what is remembered, and whether the decision is worth a record."""
+    now, w = decision.at, p.inp.workload
+    behavior = w.policy.behavior
     keep_need = max(behavior.scale_up.stabilization_window, behavior.scale_down.stabilization_window)
     periods = [r.period for r in (*behavior.scale_up.policies, *behavior.scale_down.policies)]
     keep_change = max(periods, default=timedelta(0))
-    # A clock that stepped back leaves entries in the future; they age out as time passes them again.
-    needs = tuple(n for n in p.state.needs if now - n.at < keep_need)
-    if not merged.vetoed:
-        needs = (*needs, PastNeed(now, merged.replicas))
-    changes = tuple(c for c in p.state.changes if now - c.at < keep_change)
-    delta = decision.desired_replicas - p.current
-    if delta:
-        changes = (*changes, ScaleChange(now, delta))
+    needs = [n for n in p.state.needs if now - n.at < keep_need]
+    if needs and needs[-1].replicas == target:
+        needs.pop()  # equal needs in a row are one, dated by the last: windows ask no more than that
+    changes = [c for c in p.state.changes if now - c.at < keep_change]
+    if decision.changes:
+        changes.append(ScaleChange(now, decision.desired_replicas - p.current))
+    desired = decision.desired_replicas if p.base_known else None
+    if vetoed and p.inp.observed_desired is not None:
+        desired = p.inp.observed_desired  # under a pause the operator's hand moves the base
     key = f"{decision.desired_replicas}/{decision.reason}/{'/'.join(str(c.ok) for c in decision.conditions)}"
-    due = p.state.recorded_at is None or abs(now - p.state.recorded_at) >= HEARTBEAT
+    due = p.state.recorded_at is None or now - p.state.recorded_at >= HEARTBEAT
     record = decision.changes or key != p.state.recorded_key or due
-    return WorkloadState(
-        desired_replicas=decision.desired_replicas,
-        changes=changes[-HISTORY_MAX:],
-        needs=needs[-HISTORY_MAX:],
+    state = WorkloadState(
+        desired_replicas=desired,
+        changes=tuple(changes[-HISTORY_MAX:]),
+        needs=(*needs[1 - HISTORY_MAX :], PastNeed(now, target)),
         panic_until_at=p.panic_until_at,
         zero_since_at=p.zero_since_at,
         plan=p.plan,
@@ -685,28 +702,45 @@ def _next_state(
         recorded_key=key,
         recorded_at=now if record else p.state.recorded_at,
         last_at=now,
+        mode=w.mode,
+        replacement_rounds=p.state.replacement_rounds,
+        replaced_at=p.state.replaced_at,
     )
+    return state, record
 
 
-def _effects(
-    p: Proposal, decision: Decision, state: WorkloadState, alarms: Sequence[Alarm], *, vetoed: bool
-) -> list[Effect]:
-    effects: list[Effect] = []
-    w = p.inp.workload
-    if p.new_plan:
-        effects.append(StorePlan(p.plan))
+def _acts(p: Proposal, decision: Decision, *, vetoed: bool) -> bool:
+    """Whether the decision is applied: not while paused, unknown, or owned by somebody else.
+
+    KEDA pulls the decision itself. Two owners of one target would undo each other for ever, so with a
+    competing one nothing is applied and ABLE_TO_SCALE says why.
+    """
+    mode = p.inp.workload.mode
+    if vetoed or not p.base_known or mode not in {Mode.SCALE, Mode.FLOOR}:
+        return False
+    if mode is Mode.SCALE and p.inp.competing_owner is not None:
+        return False
     # A scaling that did not take (a crash between record and act, a lost call) is asked for again.
     drifted = p.inp.observed_desired is not None and p.inp.observed_desired != decision.desired_replicas
-    acts = w.mode is not Mode.RECOMMEND and not vetoed and (decision.changes or drifted)
-    if state.recorded_at == decision.at or acts:
-        effects.append(RecordDecision(decision))
-    before = {a.key for a in p.state.alarms}
-    after = {a.key for a in alarms}
-    effects.extend(RaiseAlarm(a) for a in alarms if a.key not in before)
-    effects.extend(ClearAlarm(a) for a in p.state.alarms if a.key not in after)
-    if acts:
-        effects.append(ScaleTo(w.name, decision.desired_replicas, decision.id))
-    if w.mode is Mode.SCALE and not vetoed:
-        for replica, _, sentence in broken_replicas(p.inp.replicas or (), w.policy, decision.at):
-            effects.append(ReplaceReplica(w.name, replica.id, sentence))
-    return effects
+    return decision.changes or drifted
+
+
+def _replacements(
+    p: Proposal, decision: Decision, *, vetoed: bool
+) -> tuple[list[ReplaceReplica], int | None]:
+    """Replace broken replicas, in rounds with growing pauses; the second value is None where nothing is known."""
+    w, now = p.inp.workload, decision.at
+    if p.inp.replicas is None or vetoed or w.mode is not Mode.SCALE:
+        return [], None
+    rounds, due = replacement_rounds(p.state.replacement_rounds, p.state.replaced_at, p.inp.replicas, now)
+    broken = broken_replicas(p.inp.replicas, w.policy, now) if due else []
+    replaced = [ReplaceReplica(w.name, r.id, f"{sentence} It is replaced.") for r, _, sentence in broken]
+    return replaced, rounds + 1 if replaced else rounds
+
+
+def _alarm_changes(before: Sequence[Alarm], after: Sequence[Alarm]) -> list[Effect]:
+    old, new = {a.key for a in before}, {a.key for a in after}
+    return [
+        *(RaiseAlarm(a) for a in after if a.key not in old),
+        *(ClearAlarm(a) for a in before if a.key not in new),
+    ]
