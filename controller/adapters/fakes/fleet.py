@@ -1,0 +1,173 @@
+"""A fleet in memory: replicas that take time to become warm, demand a test decides, a forecast of one value.
+
+Called by tests of the loop and the use cases; the simulator has a model of its own.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from controller.core.resources import ForecastRun, TrafficSample
+from controller.core.types import (
+    CapacityProfile,
+    DemandObservation,
+    Event,
+    ForecastBand,
+    ForecastState,
+    Replica,
+    Stage,
+    Trust,
+    Workload,
+)
+from controller.ports import Clock, PoolView, StaleFenceError, UnavailableError
+
+# Seconds after the order at which a replica reaches each stage.
+STAGE_AT_S: Mapping[Stage, float] = {
+    Stage.ORDERED: 0.0,
+    Stage.SCHEDULED: 1.0,
+    Stage.LOADED: 6.0,
+    Stage.WARMED: 7.0,
+    Stage.VERIFIED: 8.0,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    id: str
+    at: datetime
+    profile: CapacityProfile
+
+
+class FakeActuator:
+    """Implements `controller.ports.Actuator`. A workload it was never asked to scale has no replicas.
+
+    `scaled` records accepted orders as (workload, replicas). Workloads in `unobservable` are missing from
+    views; replicas in `stuck` never leave ORDERED.
+    """
+
+    def __init__(self, clock: Clock, stage_at_s: Mapping[Stage, float] = STAGE_AT_S) -> None:
+        self.available = True
+        self.scaled: list[tuple[str, int]] = []
+        self.unobservable: set[str] = set()
+        self.stuck: set[str] = set()
+        self._clock = clock
+        self._stage_at_s = stage_at_s
+        self._orders: dict[str, list[_Order]] = {}
+        self._fence = 0
+        self._numbers = itertools.count(1)
+
+    def _answer(self, fence: int | None = None) -> None:
+        if not self.available:
+            raise UnavailableError("the fleet is away, try again")
+        if fence is not None and fence < self._fence:
+            raise StaleFenceError(
+                f"fence {fence} is older than {self._fence}: another process leads; stop acting"
+            )
+        self._fence = max(self._fence, fence or 0)
+
+    async def observe(self, workloads: Sequence[Workload]) -> Mapping[str, PoolView]:
+        """Views of the workloads that are not `unobservable`."""
+        self._answer()
+        return {
+            workload.name: self._view(workload.name)
+            for workload in workloads
+            if workload.name not in self.unobservable
+        }
+
+    def _view(self, name: str) -> PoolView:
+        orders = self._orders.get(name, [])
+        return PoolView(
+            desired_replicas=len(orders), replicas=tuple(self._replica(order) for order in orders)
+        )
+
+    def _replica(self, order: _Order) -> Replica:
+        age_s = (self._clock.now() - order.at).total_seconds()
+        reached = [(at_s, stage) for stage, at_s in self._stage_at_s.items() if at_s <= age_s]
+        at_s, stage = (0.0, Stage.ORDERED) if order.id in self.stuck else reached[-1]
+        return Replica(
+            id=order.id,
+            stage=stage,
+            ordered_at=order.at,
+            stage_at=order.at + timedelta(seconds=at_s),
+            profile=order.profile,
+        )
+
+    async def scale(self, workload: Workload, replicas: int, *, fence: int) -> None:
+        """Order or end replicas, the newest first. Raise StaleFenceError on a smaller fence than seen before."""
+        self._answer(fence)
+        orders = self._orders.setdefault(workload.name, [])
+        while len(orders) < replicas:
+            orders.append(self._order(workload))
+        del orders[replicas:]
+        self.scaled.append((workload.name, replicas))
+
+    async def replace(self, workload: Workload, replica_id: str, *, fence: int) -> None:
+        """End one replica and order another."""
+        self._answer(fence)
+        kept = [order for order in self._orders.get(workload.name, []) if order.id != replica_id]
+        self._orders[workload.name] = [*kept, self._order(workload)]
+
+    def _order(self, workload: Workload) -> _Order:
+        return _Order(f"{workload.name}-{next(self._numbers)}", self._clock.now(), workload.profile)
+
+    async def close(self) -> None:
+        """Nothing to release."""
+
+
+@dataclass
+class FakeDemandMeter:
+    """Implements `controller.ports.DemandMeterPort`: answers with the `demand` and `samples` a test puts in."""
+
+    demand: dict[str, DemandObservation] = field(default_factory=dict[str, DemandObservation])
+    samples: list[TrafficSample] = field(default_factory=list[TrafficSample])
+
+    async def scrape(self, views: Mapping[str, PoolView]) -> Mapping[str, DemandObservation]:
+        """Demand of the viewed workloads that have any."""
+        return {name: self.demand[name] for name in views if name in self.demand}
+
+    def drain_samples(self) -> Sequence[TrafficSample]:
+        """What was put into `samples` since the last call."""
+        drained, self.samples = self.samples, []
+        return drained
+
+
+@dataclass
+class FakeForecaster:
+    """Implements `controller.ports.ForecastPort`: the last known value for ever, at every level."""
+
+    trusted: Trust = Trust.TRUSTED
+    levels: tuple[float, ...] = (0.1, 0.5, 0.9, 0.95, 0.99)
+
+    async def forecast(
+        self,
+        workload: str,
+        history: Sequence[tuple[datetime, float | None]],
+        *,
+        step: timedelta,
+        horizon_steps: int,
+        events: Sequence[Event],  # noqa: ARG002 - the port passes it
+        now: datetime,
+    ) -> tuple[ForecastRun, ForecastBand]:
+        """READY with a flat band, or INSUFFICIENT_HISTORY without one."""
+        known = [qps for _, qps in history if qps is not None]
+        origin_at = history[-1][0] + step if history else now
+        run = ForecastRun(f"{workload}@{origin_at.isoformat()}", workload, origin_at, now, horizon_steps)
+        band = ForecastBand(
+            id=run.id,
+            origin_at=origin_at,
+            start_at=origin_at,
+            step=step,
+            levels=self.levels,
+            qps=((known[-1],) * len(self.levels),) * horizon_steps if known else (),
+            state=ForecastState.READY if known else ForecastState.INSUFFICIENT_HISTORY,
+        )
+        return run, band
+
+    def trust(
+        self,
+        band: ForecastBand,  # noqa: ARG002 - the port passes it
+        observed: Sequence[tuple[datetime, float | None]],  # noqa: ARG002 - the port passes it
+    ) -> Trust:
+        """What a test decided."""
+        return self.trusted

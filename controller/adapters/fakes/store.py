@@ -1,0 +1,530 @@
+"""The store in memory, with transactions.
+
+Promises what the contract suite asks of every store: a unit of work sees its own writes, others see them
+after `commit`, leaving without `commit` drops them. The first write of a unit of work waits for other
+writers, as row locks would; reading never waits.
+"""
+
+import asyncio
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from controller.adapters.fakes.leases import FakeLeaseStore
+from controller.adapters.pages import Key, cut, last_key, page_size
+from controller.adapters.samples import MINUTE, mean_qps, sound_samples, step_grid
+from controller.core.leadtime import LeadSample
+from controller.core.resources import (
+    AuditEntry,
+    ForecastRun,
+    Outcome,
+    Page,
+    PauseState,
+    TrafficEvent,
+    TrafficSample,
+)
+from controller.core.types import CapacityPlan, Decision, ForecastBand, Override, Workload, WorkloadState
+from controller.ports import (
+    LEADER_LEASE,
+    ConflictError,
+    DecisionStore,
+    EventStore,
+    ForecastStore,
+    NotFoundError,
+    RecordStore,
+    Retention,
+    StaleFenceError,
+    StateStore,
+    TrafficStore,
+    UnavailableError,
+    WarmupStore,
+    WorkloadStore,
+)
+
+_LOCK_WAIT_S = 5.0
+Row = TypeVar("Row")
+
+
+@dataclass
+class FakeTables:
+    """Everything stored, by key. Values are immutable, so a shallow copy of each table is a snapshot."""
+
+    workloads: dict[str, Workload] = field(default_factory=dict[str, Workload])
+    events: dict[str, tuple[TrafficEvent, ...]] = field(default_factory=dict[str, tuple[TrafficEvent, ...]])
+    samples: dict[tuple[str, datetime], TrafficSample] = field(
+        default_factory=dict[tuple[str, datetime], TrafficSample]
+    )
+    forecasts: dict[str, tuple[ForecastRun, ForecastBand]] = field(
+        default_factory=dict[str, tuple[ForecastRun, ForecastBand]]
+    )
+    decisions: dict[str, Decision] = field(default_factory=dict[str, Decision])
+    outcomes: dict[str, Outcome] = field(default_factory=dict[str, Outcome])
+    plans: dict[tuple[str, int], CapacityPlan] = field(default_factory=dict[tuple[str, int], CapacityPlan])
+    states: dict[str, WorkloadState] = field(default_factory=dict[str, WorkloadState])
+    overrides: dict[tuple[str, str], Override] = field(default_factory=dict[tuple[str, str], Override])
+    pause: dict[None, PauseState] = field(default_factory=dict[None, PauseState])
+    warmups: dict[tuple[str, str], tuple[datetime, LeadSample]] = field(
+        default_factory=dict[tuple[str, str], tuple[datetime, LeadSample]]
+    )
+    keys: dict[str, tuple[datetime, str, bytes]] = field(
+        default_factory=dict[str, tuple[datetime, str, bytes]]
+    )
+    audit: dict[int, AuditEntry] = field(default_factory=dict[int, AuditEntry])
+
+
+class _Transaction:
+    """One unit of work's view of the tables."""
+
+    def __init__(self, store: "FakeStore") -> None:
+        self._store = store
+        self._own: FakeTables | None = None
+
+    async def read(self) -> FakeTables:
+        """What was committed, or what this unit of work made of it."""
+        self._store.answer()
+        return self._own or self._store.tables
+
+    async def write(self) -> FakeTables:
+        """The unit of work's own copy; waits while another one writes."""
+        self._store.answer()
+        if self._own is None:
+            try:
+                async with asyncio.timeout(_LOCK_WAIT_S):
+                    await self._store.writing.acquire()
+            except TimeoutError:
+                raise UnavailableError("another unit of work holds its writes open; try again") from None
+            tables = self._store.tables
+            self._own = FakeTables(**{name: copy.copy(table) for name, table in vars(tables).items()})
+        return self._own
+
+    def commit(self) -> None:
+        self._store.answer()
+        if self._own is not None:
+            self._store.tables = self._own
+            self.close()
+
+    def close(self) -> None:
+        if self._own is not None:
+            self._own = None
+            self._store.writing.release()
+
+
+class FakeStore:
+    """Implements `controller.ports.Store`. `tables` holds what is committed, for tests to look at."""
+
+    def __init__(self, leases: FakeLeaseStore | None = None) -> None:
+        self.available = True
+        self.tables = FakeTables()
+        self.writing = asyncio.Lock()
+        self.leases = leases
+
+    def answer(self) -> None:
+        """Raise UnavailableError during an outage."""
+        if not self.available:
+            raise UnavailableError("the database is away, try again")
+
+    def unit_of_work(self) -> "FakeUnitOfWork":
+        """A fresh transaction, not begun yet."""
+        return FakeUnitOfWork(self)
+
+    async def check_revision(self) -> None:
+        """Always the right one."""
+        self.answer()
+
+    async def maintain(self, now: datetime, retention: Retention) -> int:
+        """Drop what is past its age; return how many records went."""
+        transaction = _Transaction(self)
+        tables = await transaction.write()
+        newest = _newest_forecasts(tables)
+        dropped = (
+            _drop(tables.samples, lambda sample: sample.minute_at < now - retention.traffic)
+            + _drop(tables.decisions, lambda decision: decision.at < now - retention.decisions)
+            + _drop(tables.outcomes, lambda outcome: outcome.at < now - retention.decisions)
+            + _drop(
+                tables.plans,
+                lambda plan: plan.created_at < now - retention.decisions and _is_superseded(tables, plan),
+            )
+            + _drop(tables.overrides, lambda override: override.expires_at < now - retention.decisions)
+            + _drop(
+                tables.forecasts,
+                lambda pair: pair[0].created_at < now - retention.forecasts and pair[0].id not in newest,
+            )
+            + _drop(tables.keys, lambda kept: kept[0] < now - retention.idempotency)
+            + _drop(tables.audit, lambda entry: entry.at < now - retention.audit)
+        )
+        transaction.commit()
+        return dropped
+
+    async def close(self) -> None:
+        """Nothing to release."""
+
+
+def _newest_forecasts(tables: FakeTables) -> set[str]:
+    newest: dict[str, ForecastRun] = {}
+    for run, _ in tables.forecasts.values():
+        if run.workload not in newest or run.origin_at > newest[run.workload].origin_at:
+            newest[run.workload] = run
+    return {run.id for run in newest.values()}
+
+
+def _is_superseded(tables: FakeTables, plan: CapacityPlan) -> bool:
+    return any(name == plan.workload and revision > plan.revision for name, revision in tables.plans)
+
+
+def _drop(table: dict[Any, Row], past: Callable[[Row], bool]) -> int:
+    old = [key for key, row in table.items() if past(row)]
+    for key in old:
+        del table[key]
+    return len(old)
+
+
+def _page(
+    rows: Iterable[Row],
+    order: Callable[[Row], Key],
+    page: Page | None,
+    kind: type[Key],
+    *,
+    newest_first: bool = False,
+) -> tuple[Sequence[Row], str]:
+    """Sort, skip to the page's key, and cut."""
+    size, after = page_size(page), last_key(page, kind)
+    ordered = sorted(rows, key=order, reverse=newest_first)
+    if after is not None:
+        ordered = [row for row in ordered if (order(row) < after if newest_first else order(row) > after)]
+    found = ordered[: size + 1]
+    return cut(found, [order(row) for row in found], size)
+
+
+class _Workloads:
+    def __init__(self, transaction: _Transaction) -> None:
+        self._at = transaction
+
+    async def get(self, name: str) -> Workload:
+        found = (await self._at.read()).workloads.get(name)
+        if found is None:
+            raise NotFoundError(f"workload {name!r} does not exist")
+        return found
+
+    async def create(self, workload: Workload) -> Workload:
+        tables = await self._at.write()
+        if workload.name in tables.workloads:
+            raise ConflictError(f"workload {workload.name!r} exists already; update it instead")
+        tables.workloads[workload.name] = replace(workload, generation=1)
+        return tables.workloads[workload.name]
+
+    async def update(self, workload: Workload, *, expected_generation: int | None) -> Workload:
+        tables = await self._at.write()
+        found = await self._expect(workload.name, expected_generation)
+        tables.workloads[workload.name] = replace(workload, generation=found.generation + 1)
+        return tables.workloads[workload.name]
+
+    async def delete(self, name: str, *, expected_generation: int | None) -> None:
+        tables = await self._at.write()
+        await self._expect(name, expected_generation)
+        del tables.workloads[name]
+
+    async def _expect(self, name: str, generation: int | None) -> Workload:
+        found = await self.get(name)
+        if generation not in {None, found.generation}:
+            raise ConflictError(
+                f"workload {name!r} is at generation {found.generation}, not {generation}; read it again"
+            )
+        return found
+
+    async def list(self, page: Page | None = None) -> tuple[Sequence[Workload], str]:
+        tables = await self._at.read()
+        return _page(tables.workloads.values(), lambda workload: (workload.name,), page, tuple[str])
+
+
+class _Events:
+    def __init__(self, transaction: _Transaction) -> None:
+        self._at = transaction
+
+    async def get(self, event_id: str) -> TrafficEvent:
+        revisions = await self.revisions(event_id)
+        if not revisions:
+            raise NotFoundError(f"event {event_id!r} does not exist")
+        return revisions[-1]
+
+    async def create(self, event: TrafficEvent) -> TrafficEvent:
+        tables = await self._at.write()
+        if event.id in tables.events:
+            raise ConflictError(f"event {event.id!r} exists already; update it, or choose another id")
+        event = replace(event, revision=1)
+        tables.events[event.id] = (event,)
+        return event
+
+    async def update(self, event: TrafficEvent, *, expected_revision: int | None) -> TrafficEvent:
+        tables = await self._at.write()
+        found = await self.get(event.id)
+        if expected_revision not in {None, found.revision}:
+            raise ConflictError(
+                f"event {event.id!r} is at revision {found.revision}, not {expected_revision}; read it again"
+            )
+        event = replace(event, revision=found.revision + 1)
+        tables.events[event.id] += (event,)
+        return event
+
+    async def list(
+        self,
+        *,
+        page: Page | None = None,
+        workload: str | None = None,
+        states: Sequence[str] = (),
+        category: str | None = None,
+        overlaps: tuple[datetime, datetime] | None = None,
+    ) -> tuple[Sequence[TrafficEvent], str]:
+        tables = await self._at.read()
+        found = [
+            event
+            for *_, event in tables.events.values()
+            if (workload is None or workload in event.workloads)
+            and (not states or event.state in states)
+            and (category is None or event.category == category)
+            and (overlaps is None or _overlaps(event, overlaps))
+        ]
+        return _page(found, lambda event: (event.start_at, event.id), page, tuple[datetime, str])
+
+    async def revisions(self, event_id: str) -> Sequence[TrafficEvent]:
+        return (await self._at.read()).events.get(event_id, ())
+
+
+def _overlaps(event: TrafficEvent, window: tuple[datetime, datetime]) -> bool:
+    start_at, end_at = window
+    return event.start_at < end_at and (event.rrule is not None or event.end_at > start_at)
+
+
+class _Traffic:
+    def __init__(self, transaction: _Transaction) -> None:
+        self._at = transaction
+
+    async def upsert(self, samples: Sequence[TrafficSample]) -> int:
+        rows = sound_samples(samples)
+        tables = await self._at.write()
+        tables.samples.update({(row.workload, row.minute_at): row for row in rows})
+        return len(rows)
+
+    async def read(
+        self, workload: str, start_at: datetime, end_at: datetime, *, step: timedelta = MINUTE
+    ) -> Sequence[tuple[datetime, float | None]]:
+        grid = step_grid(start_at, end_at, step)
+        tables = await self._at.read()
+        sums: dict[datetime, tuple[float, float]] = {}
+        for at in grid:
+            minutes = (at + MINUTE * index for index in range(step // MINUTE))
+            rows = [row for minute in minutes if (row := tables.samples.get((workload, minute)))]
+            sums[at] = sum(row.demand_count for row in rows), sum(row.coverage for row in rows)
+        return mean_qps(grid, step, sums)
+
+    async def span(self, workload: str) -> tuple[datetime, datetime] | None:
+        tables = await self._at.read()
+        minutes = [minute for name, minute in tables.samples if name == workload]
+        return (min(minutes), max(minutes)) if minutes else None
+
+
+class _Forecasts:
+    def __init__(self, transaction: _Transaction) -> None:
+        self._at = transaction
+
+    async def save(self, run: ForecastRun, band: ForecastBand) -> None:
+        if run.id != band.id:
+            raise ValueError(f"band.id: {band.id!r} belongs to another run than {run.id!r}")
+        (await self._at.write()).forecasts.setdefault(run.id, (run, band))
+
+    async def latest(self, workload: str) -> tuple[ForecastRun, ForecastBand] | None:
+        return await self._newest(workload, lambda run: (run.origin_at, run.created_at))
+
+    async def as_of(self, workload: str, at: datetime) -> tuple[ForecastRun, ForecastBand] | None:
+        return await self._newest(workload, lambda run: run.created_at, created_until=at)
+
+    async def _newest(
+        self, workload: str, order: Callable[[ForecastRun], Any], *, created_until: datetime | None = None
+    ) -> tuple[ForecastRun, ForecastBand] | None:
+        tables = await self._at.read()
+        found = [
+            pair
+            for pair in tables.forecasts.values()
+            if pair[0].workload == workload and (created_until is None or pair[0].created_at <= created_until)
+        ]
+        return max(found, key=lambda pair: order(pair[0]), default=None)
+
+
+class _Decisions:
+    def __init__(self, transaction: _Transaction) -> None:
+        self._at = transaction
+
+    async def append(self, decisions: Sequence[Decision]) -> None:
+        tables = await self._at.write()
+        for decision in decisions:
+            tables.decisions.setdefault(decision.id, decision)
+
+    async def outcome(self, outcome: Outcome) -> None:
+        tables = await self._at.write()
+        earlier = tables.outcomes.get(outcome.decision_id)
+        if earlier is None or earlier.at <= outcome.at:
+            tables.outcomes[outcome.decision_id] = outcome
+
+    async def get(self, decision_id: str) -> tuple[Decision, Outcome | None]:
+        tables = await self._at.read()
+        if decision_id not in tables.decisions:
+            raise NotFoundError(f"decision {decision_id!r} does not exist, or is past its retention")
+        return tables.decisions[decision_id], tables.outcomes.get(decision_id)
+
+    async def list(
+        self,
+        *,
+        workload: str | None = None,
+        start_at: datetime | None = None,
+        end_at: datetime | None = None,
+        changes_only: bool = False,
+        page: Page | None = None,
+    ) -> tuple[Sequence[tuple[Decision, Outcome | None]], str]:
+        tables = await self._at.read()
+        found = [
+            decision
+            for decision in tables.decisions.values()
+            if (workload is None or decision.workload == workload)
+            and (start_at is None or decision.at >= start_at)
+            and (end_at is None or decision.at < end_at)
+            and (not changes_only or decision.changes)
+        ]
+        listed, token = _page(
+            found, lambda decision: (decision.at, decision.id), page, tuple[datetime, str], newest_first=True
+        )
+        return [(decision, tables.outcomes.get(decision.id)) for decision in listed], token
+
+    async def save_plan(self, plan: CapacityPlan) -> None:
+        (await self._at.write()).plans.setdefault((plan.workload, plan.revision), plan)
+
+    async def plan(self, workload: str, revision: int | None = None) -> CapacityPlan:
+        tables = await self._at.read()
+        found = [
+            plan
+            for (name, number), plan in tables.plans.items()
+            if name == workload and revision in {None, number}
+        ]
+        if not found:
+            which = "no plan" if revision is None else f"no plan revision {revision}"
+            raise NotFoundError(f"workload {workload!r} has {which}")
+        return max(found, key=lambda plan: plan.revision)
+
+
+class _States:
+    def __init__(self, transaction: _Transaction) -> None:
+        self._at = transaction
+
+    async def load(self) -> Mapping[str, WorkloadState]:
+        return dict((await self._at.read()).states)
+
+    async def save(self, states: Mapping[str, WorkloadState]) -> None:
+        (await self._at.write()).states.update(states)
+
+    async def overrides(self, workload: str | None = None) -> Mapping[str, Sequence[Override]]:
+        tables = await self._at.read()
+        found: dict[str, list[Override]] = {}
+        ordered = sorted(tables.overrides.items(), key=lambda item: (item[1].expires_at, item[1].id))
+        for (name, _), override in ordered:
+            if workload in {None, name}:
+                found.setdefault(name, []).append(override)
+        return found
+
+    async def put_override(self, workload: str, override: Override) -> None:
+        (await self._at.write()).overrides[workload, override.id] = override
+
+    async def delete_override(self, workload: str, override_id: str) -> None:
+        tables = await self._at.write()
+        if tables.overrides.pop((workload, override_id), None) is None:
+            raise NotFoundError(f"workload {workload!r} has no override {override_id!r}")
+
+    async def pause(self) -> PauseState:
+        return (await self._at.read()).pause.get(None, PauseState())
+
+    async def set_pause(self, state: PauseState) -> None:
+        (await self._at.write()).pause[None] = state
+
+
+class _Warmups:
+    def __init__(self, transaction: _Transaction) -> None:
+        self._at = transaction
+
+    async def append(self, workload: str, replica_id: str, at: datetime, sample: LeadSample) -> None:
+        (await self._at.write()).warmups[workload, replica_id] = (at, sample)
+
+    async def recent(self, workload: str, limit: int = 50) -> Sequence[LeadSample]:
+        tables = await self._at.read()
+        found = [measured for (name, _), measured in tables.warmups.items() if name == workload]
+        found.sort(key=lambda measured: measured[0], reverse=True)
+        return [sample for _, sample in found[:limit]]
+
+
+class _Records:
+    def __init__(self, transaction: _Transaction) -> None:
+        self._at = transaction
+
+    async def remember(self, key: str, body_digest: str, response: bytes, now: datetime) -> None:
+        tables = await self._at.write()
+        if key in tables.keys:
+            raise ConflictError(f"request_id {key!r} was used already; recall its response")
+        tables.keys[key] = (now, body_digest, response)
+
+    async def recall(self, key: str) -> tuple[str, bytes] | None:
+        kept = (await self._at.read()).keys.get(key)
+        return None if kept is None else kept[1:]
+
+    async def audit(self, entry: AuditEntry) -> None:
+        tables = await self._at.write()
+        tables.audit[max(tables.audit, default=0) + 1] = entry
+
+
+class FakeUnitOfWork:
+    """Implements `controller.ports.UnitOfWork`."""
+
+    workloads: WorkloadStore
+    events: EventStore
+    traffic: TrafficStore
+    forecasts: ForecastStore
+    decisions: DecisionStore
+    states: StateStore
+    warmups: WarmupStore
+    records: RecordStore
+
+    def __init__(self, store: FakeStore) -> None:
+        self._store = store
+        self._transaction = transaction = _Transaction(store)
+        self.workloads = _Workloads(transaction)
+        self.events = _Events(transaction)
+        self.traffic = _Traffic(transaction)
+        self.forecasts = _Forecasts(transaction)
+        self.decisions = _Decisions(transaction)
+        self.states = _States(transaction)
+        self.warmups = _Warmups(transaction)
+        self.records = _Records(transaction)
+
+    async def __aenter__(self) -> Self:
+        """Begin."""
+        self._store.answer()
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        """Roll back unless committed."""
+        self._transaction.close()
+
+    async def commit(self) -> None:
+        """Show it to others."""
+        self._transaction.commit()
+
+    async def require_leader(self, token: int) -> None:
+        """Raise StaleFenceError unless `token` is the newest. Without a lease store every token is."""
+        self._store.answer()
+        if self._store.leases is None:
+            return
+        newest = self._store.leases.newest_token(LEADER_LEASE)
+        if newest != token:
+            raise StaleFenceError(
+                f"fencing token {token} is not the newest ({newest}): another process leads; stop acting"
+            )

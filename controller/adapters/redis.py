@@ -1,0 +1,251 @@
+"""The signal cache on Redis or Valkey: what may be lost, kept for as long as it is true.
+
+Promises: a call answers or raises `UnavailableError` within about a second, never hangs; an older
+observation never replaces a newer one; many workloads are read in one round trip; a payload that cannot be
+read counts as absent and is counted in `corrupt_count`. Watchers reconnect by themselves and may miss what
+was published meanwhile. Works with one server or a failover pair, not with a sharded cluster: a read spans
+keys. Called by the loop, the telemetry use cases and the watch streams.
+"""
+
+import contextlib
+import logging
+import math
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import MaxConnectionsError, RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from controller.adapters.codec import RecordError, decode, encode
+from controller.adapters.samples import EPOCH
+from controller.adapters.signals import PAYLOAD_BYTES_MAX, SOURCES_MAX, check_backlog, check_ttl
+from controller.core.types import DemandObservation
+from controller.ports import Clock, UnavailableError
+
+log = logging.getLogger(__name__)
+
+CONNECTION_COUNT_MAX: Final = 16
+WATCHER_COUNT_MAX: Final = 256  # each watcher holds a connection of its own
+# A silent connection is asked for a sign of life this often.
+_PING_AFTER_S = 15.0
+_RECONNECT_MIN_S, _RECONNECT_MAX_S = 0.1, 5.0
+
+# Both scripts keep the newest by the sender's time, and overwrite what cannot be read.
+_PUT_DEMAND = """
+local kept = redis.pcall('GET', KEYS[1])
+local at = type(kept) == 'string' and tonumber(string.match(kept, '^(%-?%d+) '))
+if at and at > tonumber(ARGV[1]) then return 0 end
+redis.call('SET', KEYS[1], ARGV[1] .. ' ' .. ARGV[2], 'PX', ARGV[3])
+return 1
+"""
+_PUT_BACKLOG = """
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local at, ttl, limit = tonumber(ARGV[2]), tonumber(ARGV[4]), tonumber(ARGV[5])
+if redis.call('TYPE', KEYS[1]).ok ~= 'hash' then redis.call('DEL', KEYS[1]) end
+local entries = redis.call('HGETALL', KEYS[1])
+local others, last = 0, now + ttl
+for i = 1, #entries, 2 do
+    local kept, ends = string.match(entries[i + 1], '^(%-?%d+) (%d+) ')
+    if not ends or tonumber(ends) <= now then
+        redis.call('HDEL', KEYS[1], entries[i])
+    elseif entries[i] ~= ARGV[1] then
+        others = others + 1
+        last = math.max(last, tonumber(ends))
+    elseif tonumber(kept) > at then
+        return 1
+    end
+end
+if others >= limit then return 0 end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. ' ' .. string.format('%.0f', now + ttl) .. ' ' .. ARGV[3])
+redis.call('PEXPIRE', KEYS[1], string.format('%.0f', last - now))
+return 1
+"""
+
+
+@contextlib.contextmanager
+def _away() -> Generator[None]:
+    try:
+        yield
+    except (RedisError, OSError, TimeoutError) as error:
+        raise UnavailableError(f"the cache is away, try again: {error}") from error
+
+
+def _micros(at: datetime) -> int:
+    return (at - EPOCH) // timedelta(microseconds=1)
+
+
+def _millis(ttl: timedelta) -> int:
+    return ttl // timedelta(milliseconds=1)
+
+
+class RedisSignalCache:
+    """Implements `controller.ports.SignalCache`."""
+
+    def __init__(self, url: str, *, clock: Clock, prefix: str = "forecrest:", timeout_s: float = 0.5) -> None:
+        """Connect nothing yet. `clock` only paces the reconnecting of watchers.
+
+        Raises:
+            ValueError: `url` is no Redis URL.
+        """
+        options: dict[str, Any] = {
+            "socket_timeout": timeout_s,
+            "socket_connect_timeout": timeout_s,
+            "retry": Retry(NoBackoff(), 0),  # the caller decides whether a second try is worth the time
+        }
+        try:
+            pool = BlockingConnectionPool.from_url(
+                url, max_connections=CONNECTION_COUNT_MAX, timeout=timeout_s, **options
+            )
+            watcher_pool = ConnectionPool.from_url(url, max_connections=WATCHER_COUNT_MAX, **options)
+        except ValueError as error:
+            raise ValueError("redis_url: not a Redis URL; write redis://:password@host:6379/0") from error
+        self._redis = Redis(connection_pool=pool)
+        self._watchers = Redis(connection_pool=watcher_pool)
+        self._put_demand = self._redis.register_script(_PUT_DEMAND)
+        self._put_backlog = self._redis.register_script(_PUT_BACKLOG)
+        self._clock = clock
+        self._prefix = prefix
+        self.corrupt_count = 0
+
+    def _key(self, kind: str, name: str) -> str:
+        return f"{self._prefix}{kind}:{name}"
+
+    async def put_demand(self, workload: str, demand: DemandObservation, ttl: timedelta) -> None:
+        """Keep the newest observation."""
+        check_ttl(ttl)
+        with _away():
+            await self._put_demand(
+                keys=[self._key("demand", workload)], args=[_micros(demand.at), encode(demand), _millis(ttl)]
+            )
+
+    async def get_demand(self, workloads: Sequence[str]) -> Mapping[str, DemandObservation]:
+        """Observations that are there, in one round trip."""
+        if not workloads:
+            return {}
+        with _away():
+            kept = await self._redis.mget([self._key("demand", name) for name in workloads])
+        found = {
+            name: self._read_demand(payload)
+            for name, payload in zip(workloads, kept, strict=True)
+            if payload is not None
+        }
+        return {name: demand for name, demand in found.items() if demand is not None}
+
+    def _read_demand(self, payload: bytes | str) -> DemandObservation | None:
+        if isinstance(payload, bytes) and len(payload) <= PAYLOAD_BYTES_MAX:
+            with contextlib.suppress(RecordError):
+                return decode(DemandObservation, payload.partition(b" ")[2])
+        self.corrupt_count += 1
+        return None
+
+    async def put_backlog(
+        self, workload: str, source: str, count: float, at: datetime, ttl: timedelta
+    ) -> None:
+        """Backlog of a queue Triton does not own.
+
+        Raises:
+            ValueError: a bad field, or a new source beyond `SOURCES_MAX` of this workload.
+        """
+        check_ttl(ttl)
+        check_backlog(source, count, at)
+        with _away():
+            stored = await self._put_backlog(
+                keys=[self._key("backlog", workload)],
+                args=[source, _micros(at), repr(float(count)), _millis(ttl), SOURCES_MAX],
+            )
+        if not stored:
+            raise ValueError(
+                f"source: workload {workload!r} has {SOURCES_MAX} sources already; reuse their names"
+            )
+
+    async def get_backlog(self, workloads: Sequence[str]) -> Mapping[str, float]:
+        """Sum over unexpired sources, in one round trip and by the cache's clock."""
+        if not workloads:
+            return {}
+        with _away():
+            async with self._redis.pipeline(transaction=False) as pipeline:
+                pipeline.time()
+                for name in workloads:
+                    pipeline.hgetall(self._key("backlog", name))
+                time, *hashes = await pipeline.execute(raise_on_error=False)
+            if isinstance(time, Exception):
+                raise time
+        now_ms = time[0] * 1000 + time[1] // 1000
+        sums: dict[str, float] = {}
+        for name, entries in zip(workloads, hashes, strict=True):
+            if isinstance(entries, Exception):  # a key of another type
+                self.corrupt_count += 1
+                continue
+            counts = [self._read_backlog(entry, now_ms) for entry in entries.values()]
+            live = [count for count in counts if count is not None]
+            if live:
+                sums[name] = sum(live)
+        return sums
+
+    def _read_backlog(self, entry: bytes, now_ms: int) -> float | None:
+        """The count; None once expired, or when it cannot be read."""
+        try:
+            _, ends_ms, count_text = entry.split(b" ")
+            live, count = int(ends_ms) > now_ms, float(count_text)
+        except ValueError:
+            live, count = True, math.nan
+        if not 0 <= count < math.inf:
+            self.corrupt_count += 1
+            return None
+        return count if live else None
+
+    async def publish(self, topic: str, payload: bytes) -> None:
+        """Fan out to watchers of every controller replica; lossy by design."""
+        if len(payload) > PAYLOAD_BYTES_MAX:
+            raise ValueError(f"payload: {len(payload)} bytes are more than {PAYLOAD_BYTES_MAX}")
+        with _away():
+            await self._redis.publish(self._key("topic", topic), payload)
+
+    async def subscribe(self, topic: str) -> AsyncIterator[bytes]:
+        """Payloads published from the first step of the iteration on, across outages of the cache.
+
+        Raises:
+            UnavailableError: `WATCHER_COUNT_MAX` watchers are there already.
+        """
+        pause_s = _RECONNECT_MIN_S
+        while True:
+            try:
+                async with contextlib.aclosing(self._listen(topic)) as payloads:
+                    async for payload in payloads:
+                        pause_s = _RECONNECT_MIN_S
+                        yield payload
+            except MaxConnectionsError as error:
+                raise UnavailableError(f"the cache serves {WATCHER_COUNT_MAX} watchers already") from error
+            except (RedisError, OSError) as error:
+                log.warning("watching %s was interrupted, trying again: %s", topic, error)
+            await self._clock.sleep(pause_s)
+            pause_s = min(2 * pause_s, _RECONNECT_MAX_S)
+
+    async def _listen(self, topic: str) -> AsyncGenerator[bytes, None]:
+        """Payloads of one connection, until it breaks or falls silent."""
+        async with self._watchers.pubsub(ignore_subscribe_messages=True) as pubsub:
+            await pubsub.subscribe(self._key("topic", topic))
+            asked = False
+            while True:
+                message = await pubsub.get_message(timeout=_PING_AFTER_S)
+                if message is not None:
+                    asked = False
+                    data = message["data"]
+                    if message["type"] == "message" and isinstance(data, bytes):
+                        yield data
+                elif asked:
+                    raise RedisTimeoutError(f"no sign of life for {2 * _PING_AFTER_S:g} s")
+                else:
+                    await pubsub.ping()
+                    asked = True
+
+    async def close(self) -> None:
+        """Release connections."""
+        with contextlib.suppress(RedisError, OSError):
+            await self._redis.aclose(close_connection_pool=True)
+            await self._watchers.aclose(close_connection_pool=True)
