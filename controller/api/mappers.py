@@ -295,6 +295,29 @@ def _workload_preview(preview: WorkloadPreview) -> event_service_pb2.WorkloadPre
     return message
 
 
+def watched_event(
+    event: TrafficEvent,
+    prewarms: Sequence[tuple[str, Contract, Sequence[Replica]]],
+    now: datetime,
+    *,
+    snapshot: bool,
+) -> event_service_pb2.WatchEventResponse:
+    """Return one message of the stream."""
+    return event_service_pb2.WatchEventResponse(
+        event=event_to_wire(event),
+        prewarms=[
+            event_service_pb2.Prewarm(
+                workload=f"workloads/{name}",
+                contract=SHAPES.to_wire(contract, event_pb2.Contract),
+                replicas=[SHAPES.to_wire(replica, event_pb2.Replica) for replica in replicas],
+            )
+            for name, contract, replicas in prewarms
+        ],
+        snapshot=snapshot,
+        observe_time=timestamp(now),
+    )
+
+
 # ---------------------------------------------------------------- forecasts
 
 

@@ -133,9 +133,10 @@ async def create_event(store: Store, call: Call[TrafficEvent], draft: TrafficEve
         updated_at=call.now,
         cancelled_reason="",
     )
-    check_event(event, call.now)
 
     async def action(uow: UnitOfWork) -> TrafficEvent:
+        # Here and not before: a retry after the event has ended still gets the first response.
+        check_event(event, call.now)
         await check_workloads(uow, event)
         try:
             created = await uow.events.create(event)

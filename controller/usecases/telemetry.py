@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from controller.core.resources import Page, TrafficSample
 from controller.ports import NotFoundError, SignalCache, Store, UnitOfWork
-from controller.usecases.errors import Findings
+from controller.usecases.errors import Findings, InvalidError, Violation
 from controller.usecases.workload_rules import DAY, MINUTE, SECOND
 
 SAMPLES_MAX = 10_000
@@ -80,10 +80,13 @@ async def record_backlog(
     findings.raise_if_any()
     async with store.unit_of_work() as uow:
         await _check_workloads(uow, [backlog.workload for backlog in backlogs])
-    for backlog in backlogs:
+    for index, backlog in enumerate(backlogs):
         # The ttl counts from the observation: a late report does not live longer for being late.
         left = backlog.ttl - max(timedelta(0), now - backlog.at)
-        await signals.put_backlog(backlog.workload, backlog.source, backlog.count, backlog.at, left)
+        try:
+            await signals.put_backlog(backlog.workload, backlog.source, backlog.count, backlog.at, left)
+        except ValueError as error:  # the cache bounds the sources of a workload
+            raise InvalidError([Violation(f"samples[{index}].source", str(error))]) from error
     return len(backlogs)
 
 

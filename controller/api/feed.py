@@ -1,0 +1,302 @@
+"""One reader per server for all watch streams: a change signal or the poll period wakes it, the store tells.
+
+Promises: watchers cost no reads of their own, so a thousand streams read the store as often as one; a lost
+signal costs at most one poll period; a watcher of decisions that falls behind by its bounded queue is told
+so, a watcher of an event gets the newest view and may miss those between. Reads nothing while nobody
+watches. Called by the watching servicers and the server.
+"""
+
+import asyncio
+import logging
+from collections import Counter, OrderedDict
+from collections.abc import AsyncGenerator, Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from controller.api.calls import ApiDependencies
+from controller.api.errors import StoppingError, StreamLimitError
+from controller.core.resources import EventState, Page, TrafficEvent
+from controller.core.types import Contract, Replica
+from controller.ports import NotFoundError, PortError, UnitOfWork
+from controller.usecases.decisions import Decided
+from controller.usecases.events import find_event, prewarming
+from controller.usecases.occurrences import event_id_of, state_at
+from controller.usecases.topics import CHANGES
+
+log = logging.getLogger(__name__)
+
+# A decision is committed after the time it bears; look back this far for late ones.
+OVERLAP = timedelta(seconds=60)
+PAGE_SIZE = 1000
+PAGES_MAX = 20
+SEEN_MAX = 100_000
+# After these no message will follow, so the stream ends.
+OVER = frozenset({EventState.COMPLETED, EventState.CANCELLED})
+
+
+@dataclass(frozen=True, slots=True)
+class EventView:
+    """An event and its prewarm: per workload the contract and the replicas it waits for."""
+
+    event: TrafficEvent
+    prewarms: tuple[tuple[str, Contract, tuple[Replica, ...]], ...]
+
+
+# None in the queue: look at why the stream has to end.
+_Queue = asyncio.Queue[Decided | None]
+
+
+class Feed:
+    """The reader and its watchers."""
+
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._deps, self._limits = deps, deps.limits
+        self._latest: dict[str, Decided] = {}
+        self._queues: set[_Queue] = set()
+        self._views: dict[str, EventView] = {}
+        self._event_watchers: Counter[str] = Counter()
+        self._seen: OrderedDict[str, None] = OrderedDict()
+        self._cursor_at: datetime | None = None
+        self._reading = asyncio.Lock()
+        self._wake = asyncio.Event()
+        self._turn = asyncio.Event()
+        self._stopping = False
+        self.stream_count = 0
+
+    # ------------------------------------------------------------ watching
+
+    async def decisions(self, workload: str | None) -> AsyncGenerator[tuple[Decided, bool]]:
+        """Yield the newest decision per workload (True), then each one as it is made (False).
+
+        Raise StreamLimitError when there are too many streams or this one cannot keep up, StoppingError
+        when the server goes away.
+        """
+        queue: _Queue = asyncio.Queue(self._limits.stream_queue_max)
+        with self._admitted():
+            await self._begin()
+            # No await between joining and copying: nothing is missed and nothing comes twice.
+            self._queues.add(queue)
+            try:
+                for name, decided in sorted(self._latest.items()):
+                    if workload in {None, name}:
+                        yield decided, True
+                while True:
+                    entry = await queue.get()
+                    if entry is None:
+                        raise self._ended()
+                    if workload in {None, entry[0].workload}:
+                        yield entry, False
+            finally:
+                self._queues.discard(queue)
+
+    async def event(self, event_id: str) -> AsyncGenerator[EventView]:
+        """Yield the event's view, then its newest view after every change, until it is over.
+
+        Raise MissingError, StreamLimitError or StoppingError.
+        """
+        with self._admitted():
+            async with self._deps.store.unit_of_work() as uow:
+                view = (await self._read_views(uow, [event_id], self._deps.clock.now()))[event_id]
+            self._event_watchers[event_id] += 1
+            try:
+                yield view
+                while view.event.state not in OVER:
+                    turn = self._turn
+                    newest = self._views.get(event_id, view)
+                    if newest != view:
+                        view = newest
+                        yield view
+                        continue
+                    await turn.wait()
+                    if self._stopping:
+                        raise self._ended()
+            finally:
+                self._event_watchers[event_id] -= 1
+                if not self._event_watchers[event_id]:
+                    del self._event_watchers[event_id]
+                    self._views.pop(event_id, None)
+
+    @contextmanager
+    def _admitted(self) -> Generator[None]:
+        if self._stopping:
+            raise self._ended()
+        if self.stream_count >= self._limits.streams_max:
+            message = f"{self._limits.streams_max} streams are open, the most this server holds; close some"
+            raise StreamLimitError("TOO_MANY_STREAMS", message)
+        self.stream_count += 1
+        try:
+            yield
+        finally:
+            self.stream_count -= 1
+
+    def _ended(self) -> StoppingError | StreamLimitError:
+        if self._stopping:
+            return StoppingError("SERVER_STOPPING", "this server is stopping; open the stream again")
+        message = "decisions came faster than they were read; open the stream again and list what is missing"
+        return StreamLimitError("WATCHER_TOO_SLOW", message)
+
+    # ------------------------------------------------------------ reading
+
+    async def run(self) -> None:
+        """Read for the watchers until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._listen(), name="feed-signals")
+            group.create_task(self._poll(), name="feed-reader")
+
+    def stop(self) -> None:
+        """End every stream with StoppingError."""
+        self._stopping = True
+        for queue in self._queues:
+            _end(queue)
+        self._advance()
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                async for _ in self._deps.signals.subscribe(CHANGES):
+                    self._wake.set()
+            except PortError as error:
+                log.warning("no change signals, watchers poll: %s", error)
+            await self._deps.clock.sleep(self._limits.poll_period_s)
+
+    async def _poll(self) -> None:
+        while True:
+            await self._wait()
+            if not self._queues:
+                self._cursor_at = None  # the next watcher begins anew instead of reading all that time
+            if not self._queues and not self._event_watchers:
+                continue
+            try:
+                await self.refresh()
+            except PortError as error:
+                log.warning("watchers wait for the store: %s", error)
+            except Exception:  # a defect of one turn must not end every stream; it is logged
+                log.exception("a turn of the watch feed failed")
+
+    async def _wait(self) -> None:
+        waits = {
+            asyncio.ensure_future(self._wake.wait()),
+            asyncio.ensure_future(self._deps.clock.sleep(self._limits.poll_period_s)),
+        }
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        self._wake.clear()
+
+    async def refresh(self) -> None:
+        """Read once and hand out what is new."""
+        now = self._deps.clock.now()
+        fresh: Sequence[Decided] = ()
+        async with self._reading, self._deps.store.unit_of_work() as uow:
+            if self._queues and self._cursor_at is not None:
+                fresh = await self._read_decisions(uow, self._cursor_at - OVERLAP)
+            views = await self._read_views(uow, list(self._event_watchers), now)
+        for decided in fresh:
+            for queue in self._queues:
+                _offer(queue, decided)
+        self._views.update((key, view) for key, view in views.items() if key in self._event_watchers)
+        self._advance()
+
+    def _advance(self) -> None:
+        turn, self._turn = self._turn, asyncio.Event()
+        turn.set()
+
+    async def _begin(self) -> None:
+        """Learn the newest decision of every workload, unless the reader is up to date already."""
+        async with self._reading:
+            if self._cursor_at is not None:
+                return
+            now = self._deps.clock.now()
+            async with self._deps.store.unit_of_work() as uow:
+                workloads = (await uow.workloads.list())[0]
+                self._latest.clear()
+                for workload in workloads:
+                    rows, _ = await uow.decisions.list(workload=workload.name, page=Page(1))
+                    self._latest.update((row[0].workload, row) for row in rows)
+                newest = max((row[0].at for row in self._latest.values()), default=now)
+                await self._read_decisions(uow, newest - OVERLAP)
+            self._cursor_at = newest
+
+    async def _read_decisions(self, uow: UnitOfWork, start_at: datetime) -> list[Decided]:
+        """Return decisions not seen before, oldest first, and remember them."""
+        found: list[Decided] = []
+        token = ""
+        for _ in range(PAGES_MAX):
+            rows, token = await uow.decisions.list(start_at=start_at, page=Page(PAGE_SIZE, token))
+            found += [row for row in rows if row[0].id not in self._seen]
+            if not token:
+                break
+        found.reverse()
+        for row in found:
+            decision = row[0]
+            self._seen[decision.id] = None
+            held = self._latest.get(decision.workload)
+            if held is None or held[0].at <= decision.at:
+                self._latest[decision.workload] = row
+        while len(self._seen) > SEEN_MAX:
+            self._seen.popitem(last=False)
+        if found:
+            last = found[-1][0].at
+            self._cursor_at = last if self._cursor_at is None else max(self._cursor_at, last)
+        return found
+
+    async def _read_views(
+        self, uow: UnitOfWork, event_ids: Collection[str], now: datetime
+    ) -> dict[str, EventView]:
+        if not event_ids:
+            return {}
+        states = await uow.states.load()
+        ordered = prewarming(states)
+        events: dict[str, TrafficEvent] = {}
+        for event_id in event_ids:
+            event = await find_event(uow, event_id)
+            events[event_id] = replace(event, state=state_at(event, now, ordered))
+        contracts = {
+            event.id: [
+                (name, contract)
+                for name in event.workloads
+                if name in states
+                for contract in states[name].contracts
+                if event_id_of(contract.event_id) == event.id
+            ]
+            for event in events.values()
+        }
+        replicas = await self._replicas(uow, {name for pairs in contracts.values() for name, _ in pairs})
+        return {
+            key: EventView(
+                event, tuple((name, contract, replicas.get(name, ())) for name, contract in contracts[key])
+            )
+            for key, event in events.items()
+        }
+
+    async def _replicas(self, uow: UnitOfWork, names: Collection[str]) -> Mapping[str, tuple[Replica, ...]]:
+        if self._deps.actuator is None or not names:
+            return {}
+        workloads = []
+        for name in names:
+            try:
+                workloads.append(await uow.workloads.get(name))
+            except NotFoundError:
+                continue  # deleted while its event stands
+        try:
+            views = await self._deps.actuator.observe(workloads)
+        except PortError as error:
+            log.warning("replicas are not shown: %s", error)
+            return {}
+        return {name: view.replicas for name, view in views.items()}
+
+
+def _offer(queue: _Queue, decided: Decided) -> None:
+    try:
+        queue.put_nowait(decided)
+    except asyncio.QueueFull:
+        _end(queue)
+
+
+def _end(queue: _Queue) -> None:
+    while not queue.empty():
+        queue.get_nowait()
+    queue.put_nowait(None)
