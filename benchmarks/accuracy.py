@@ -8,6 +8,7 @@ Called by: `make bench` and people: `python -m benchmarks.accuracy --data DIR`.
 
 import argparse
 import json
+import resource
 import sys
 import time
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks import plots, report
 from benchmarks.cache import Cache, Outcome
-from benchmarks.peers import METHODS, Method, MethodError, quiet_libraries, run_method
+from benchmarks.peers import METHODS, MSTL_DEFAULT, Method, MethodError, run_method
 from benchmarks.series import (
     MIN_SPAN,
     RESAMPLED_STEP,
@@ -41,7 +42,7 @@ DEFAULT_CACHE = Path(".forecrest/bench-cache")
 TIMING_HISTORY = 3 * WEEK
 TIMING_ORIGINS = 3
 SUMMARY = "Forecast accuracy of ours and of every peer, on the same rolling origins of real series."
-NOT_CACHED = "not run here and not in the cache"
+OURS_METHOD = METHODS[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,12 @@ class Options:
     refresh: bool
 
 
+def cpu_seconds() -> float:
+    """CPU time of this process and its finished children: what one core must give, on a busy machine too."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
+
+
 @dataclass(slots=True)
 class Runner:
     """Runs methods through the cache, timing each without its first-call compilation."""
@@ -63,24 +70,21 @@ class Runner:
     cache: Cache
     warm: set[str] = field(default_factory=set)
 
-    def outcome(self, method: Method, task: Task, data: str) -> Outcome:
-        """Return what `method` gives for `task`, from the cache where that is allowed; never raises."""
+    def outcome(self, method: Method, task: Task, data: str) -> Outcome | None:
+        """Return what `method` gives for `task`; None when it is neither to be run nor in the cache."""
         key = (*method.settings, data, task.start.isoformat(), task.origin.isoformat(), str(task.horizon))
         wanted = not self.options.only or method.name in self.options.only
-        cacheable = method.name != "ours"
-        if (
-            cacheable
-            and not (wanted and self.options.refresh)
-            and (stored := self.cache.get(method.name, key))
-        ):
-            return stored
-        if not wanted:
-            return Outcome(None, float("nan"), NOT_CACHED)
+        if method.is_cached and not (wanted and self.options.refresh):
+            stored = self.cache.get(method.name, key)
+            if stored is not None or not wanted:
+                return stored
+        if method is OURS_METHOD and not wanted:
+            return None
         if method.name not in self.warm:
             self.warm.add(method.name)
             self._run(method, task)
         outcome = self._run(method, task)
-        if cacheable:
+        if method.is_cached:
             self.cache.put(method.name, key, outcome)
         return outcome
 
@@ -88,12 +92,12 @@ class Runner:
     def _run(method: Method, task: Task) -> Outcome:
         # A fresh task, so that a method's time includes its own gap filling.
         task = Task(task.start, task.step, task.observed, task.horizon, task.events)
-        began = time.perf_counter()
+        began = cpu_seconds()
         try:
             values = run_method(method, task)
         except MethodError as error:
-            return Outcome(None, time.perf_counter() - began, str(error))
-        return Outcome(values, time.perf_counter() - began)
+            return Outcome(None, cpu_seconds() - began, str(error))
+        return Outcome(values, cpu_seconds() - began)
 
 
 def run_series(series: Series, runner: Runner, methods: Sequence[Method], progress: Progress) -> list[Row]:
@@ -108,7 +112,8 @@ def run_series(series: Series, runner: Runner, methods: Sequence[Method], progre
         for method in methods:
             progress.update(job, method=method.name)
             if not (method.needs_events and not series.events):
-                outcomes[method.name] = runner.outcome(method, task, series.digest)
+                outcome = runner.outcome(method, task, series.digest)
+                outcomes |= {method.name: outcome} if outcome else {}
             progress.advance(job)
         actual = series.grid[origin.position : origin.position + series.horizon]
         rows.append(Row(series, origin, task, actual, event_mask(series, origin), outcomes))
@@ -116,22 +121,25 @@ def run_series(series: Series, runner: Runner, methods: Sequence[Method], progre
     return rows
 
 
-def measure_time(series: Sequence[Series], runner: Runner, methods: Sequence[Method]) -> list[Timing]:
+def measure_time(series: Sequence[Series], runner: Runner) -> list[Timing]:
     """Time one forecast at 5-minute steps from exactly three weeks of history, where a series has them.
 
-    MSTL is timed once with its library's defaults too: the accuracy runs use a faster setting.
+    Peers are timed at one origin per series, and MSTL with its library's defaults once, because it is slow.
     """
     timings: list[Timing] = []
     size = TIMING_HISTORY // RESAMPLED_STEP
-    for one in series:
-        if one.step != RESAMPLED_STEP:
-            continue
-        positions = [origin.position for origin in regular_origins(one, TIMING_ORIGINS)]
-        for position in (at for at in positions if at >= size):
+    extra = [MSTL_DEFAULT]
+    for one in (one for one in series if one.step == RESAMPLED_STEP):
+        positions = [at.position for at in regular_origins(one, TIMING_ORIGINS) if at.position >= size]
+        for number, position in enumerate(positions):
             task = make_task(one, Origin(position, is_event=False), TIMING_HISTORY)
+            methods = [*METHODS, *extra] if number == 0 else [OURS_METHOD]
+            extra = []
             for method in methods:
-                outcome = runner.outcome(method, task, one.digest)
-                timings.append(Timing(method.name, one.name, outcome.seconds, outcome.reason))
+                if not (method.needs_events and not task.events):
+                    outcome = runner.outcome(method, task, one.digest)
+                    if outcome:
+                        timings.append(Timing(method.name, one.name, outcome.seconds, outcome.reason))
     return timings
 
 
@@ -168,7 +176,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; return 0, 1 when ours failed somewhere, 2 for input that cannot be used."""
     args = parse(arguments)
     console = Console(width=100)
-    quiet_libraries()
     try:
         found = read_folder(args.data, args.series)
     except SeriesError as error:
@@ -191,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for one in used:
             rows += run_series(one, runner, METHODS, progress)
             progress.advance(total)
-        timings = [] if args.no_timing else measure_time(used, runner, METHODS)
+        timings = [] if args.no_timing else measure_time(used, runner)
     scores = [score_series([row for row in rows if row.series is one]) for one in used]
     summary = summarize(scores, timings)
     report.show(console, summary, scores, [one for one in found if one not in used])

@@ -41,7 +41,7 @@ class Cache:
     def get(self, method: str, key: tuple[str, ...]) -> Outcome | None:
         """Return the outcome stored for `key`, or None."""
         try:
-            with np.load(self._path(method, key), allow_pickle=False) as stored:
+            with self._path(method, key).open("rb") as file, np.load(file, allow_pickle=False) as stored:
                 reason = str(stored["reason"])
                 values = None if reason else stored["values"].astype(np.float64)
                 return Outcome(values, float(stored["seconds"]), reason)

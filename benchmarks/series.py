@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -163,17 +164,14 @@ def read_events(path: Path) -> tuple[Window, ...]:
     """Read the windows of `path` that a planner would know in advance; no file, no events."""
     if not path.exists():
         return ()
-    windows: dict[tuple[datetime, datetime], Window] = {}
+    windows: list[Window] = []
     with path.open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             text = f"{row['kind']} {row['name']}".lower()
-            if row["kind"] not in PLANNED_KINDS or any(word in text for word in UNPLANNABLE_WORDS):
-                continue
-            window = Window(
-                datetime.fromisoformat(row["start"]), datetime.fromisoformat(row["end"]), row["kind"]
-            )
-            windows.setdefault((window.start, window.end), window)
-    return tuple(sorted(windows.values(), key=lambda window: (window.start, window.end)))
+            if row["kind"] in PLANNED_KINDS and not any(word in text for word in UNPLANNABLE_WORDS):
+                start, end = datetime.fromisoformat(row["start"]), datetime.fromisoformat(row["end"])
+                windows.append(Window(start, end, row["kind"]))
+    return tuple(sorted(windows, key=lambda window: (window.start, window.end, window.category)))
 
 
 def read_series(path: Path) -> Series:
@@ -222,7 +220,7 @@ def regular_origins(series: Series, count: int) -> list[Origin]:
     """Spread `count` origins over the last part of `series`, at varied times of day.
 
     The last part is the later of: two weeks of history (or 70 % of a shorter series, but always eight
-    days), and 40 % (at least four weeks) before the end. An origin moves forward until the bucket before it
+    days), and 40 % (at least four weeks) before the end. An origin moves on until the bucket before it
     is observed, so that every method's first forecast is the same bucket, and enough is there to score.
     """
     day, size = series.per_day, len(series.grid)
@@ -234,12 +232,14 @@ def regular_origins(series: Series, count: int) -> list[Origin]:
     count *= DAILY_ORIGIN_FACTOR if series.step >= DAY else 1
     chosen: set[int] = set()
     for number in range(count):
-        base = first + (number + 0.5) / count * (last - first)
-        # Multiples of the golden ratio visit the times of day evenly for any count.
+        base = first + van_der_corput(number) * (last - first)
+        # Multiples of the golden ratio visit the times of day evenly, for any count.
         phase = (0.13 + number * 0.6180339887) % 1.0
         target = int(base) // day * day + int(phase * day)
         target = min(max(target, first), last)
-        candidates = [*range(target, last + 1), *range(first, target)]
+        # Hops of a golden fraction of a day leave a closed night or weekend without ending at its edge.
+        hops = (first + (target - first + round(hop * 0.618 * day)) % (last - first + 1) for hop in range(64))
+        candidates = chain(hops, range(target, last + 1), range(first, target))
         free = (at for at in candidates if at not in chosen and _usable(series, at))
         if (position := next(free, None)) is not None:
             chosen.add(position)
@@ -257,10 +257,25 @@ def event_origins(series: Series, count: int) -> list[Origin]:
         fits = first <= position <= len(series.grid) - series.horizon
         if fits and len(earlier) >= 2 and position not in positions and _usable(series, position):
             positions.append(position)
-    if len(positions) > count:
-        chosen = np.linspace(0, len(positions) - 1, count).round().astype(int)
-        positions = [positions[at] for at in chosen]
-    return [Origin(position, is_event=True) for position in positions]
+    chosen: list[int] = []
+    for number in range(min(count, len(positions))):
+        target = int(van_der_corput(number) * len(positions))
+        later = [at for at in [*positions[target:], *positions[:target]] if at not in chosen]
+        chosen.append(later[0])
+    return [Origin(position, is_event=True) for position in sorted(chosen)]
+
+
+def van_der_corput(number: int) -> float:
+    """Return item `number` of 1/2, 1/4, 3/4, 1/8, ...: evenly spread, and a prefix of any longer run.
+
+    More origins therefore keep the earlier ones, and their cached results.
+    """
+    result, weight, rest = 0.0, 0.5, number + 1
+    while rest:
+        result += weight * (rest % 2)
+        rest //= 2
+        weight /= 2
+    return result
 
 
 def _usable(series: Series, position: int) -> bool:

@@ -120,7 +120,8 @@ class Summary:
 def score_series(rows: Sequence[Row]) -> SeriesScore:
     """Average the rows of one series, per method."""
     series = rows[0].series
-    names = list(dict.fromkeys(name for row in rows for name in row.outcomes))
+    # A method that the cache lacks at some origin would be averaged over other buckets than the rest.
+    names = [name for name in rows[0].outcomes if all(name in row.outcomes for row in rows)]
     return SeriesScore(
         name=series.name,
         step_s=series.step.total_seconds(),
