@@ -27,32 +27,36 @@ class Arbitration:
 
 
 def _strongest(recommendations: Sequence[Recommendation]) -> Recommendation:
+    if len(recommendations) == 1:
+        return recommendations[0]
     # Equal opinions are explained by the first source in the enum, so that input order never matters.
     return min(recommendations, key=lambda r: (_RANK[r.source], r.sentence, -r.priority))
 
 
+def _of(
+    recommendations: Sequence[Recommendation], kind: RecommendationKind
+) -> list[tuple[int, Recommendation]]:
+    return [(r.replicas, r) for r in recommendations if r.kind is kind and r.replicas is not None]
+
+
 def arbitrate(recommendations: Sequence[Recommendation], current: int) -> Arbitration:
     """Merge ``recommendations`` over the ``current`` count (our own last decision)."""
-    by_kind: dict[RecommendationKind, list[Recommendation]] = {kind: [] for kind in RecommendationKind}
-    for r in recommendations:
-        by_kind[r.kind].append(r)
-    if by_kind[RecommendationKind.VETO]:
-        veto = _strongest(by_kind[RecommendationKind.VETO])
+    vetoes = [r for r in recommendations if r.kind is RecommendationKind.VETO]
+    if vetoes:
+        veto = _strongest(vetoes)
         return Arbitration(current, veto, vetoed=True, floor=0, ceiling=None, limited_from=None)
     target, binding = current, None
-    sets = [r for r in by_kind[RecommendationKind.SET] if r.replicas is not None]
+    sets = _of(recommendations, RecommendationKind.SET)
     if sets:
-        top = max(r.priority for r in sets)
         # Two equally strong SETs: the larger count, because being short costs more than being wide.
-        widest = max(r.replicas or 0 for r in sets if r.priority == top)
-        binding = _strongest([r for r in sets if r.priority == top and r.replicas == widest])
-        target = widest
-    floors = [r for r in by_kind[RecommendationKind.AT_LEAST] if r.replicas is not None]
-    floor = max((r.replicas or 0 for r in floors), default=0)
+        top, target = max((r.priority, count) for count, r in sets)
+        binding = _strongest([r for count, r in sets if count == target and r.priority == top])
+    floors = _of(recommendations, RecommendationKind.AT_LEAST)
+    floor = max((count for count, _ in floors), default=0)
     if floor > target or (floor == target and floors and binding is None):
-        target, binding = floor, _strongest([r for r in floors if r.replicas == floor])
-    ceilings = [r for r in by_kind[RecommendationKind.AT_MOST] if r.replicas is not None]
-    ceiling = min((r.replicas or 0 for r in ceilings), default=None)
+        target, binding = floor, _strongest([r for count, r in floors if count == floor])
+    ceilings = _of(recommendations, RecommendationKind.AT_MOST)
+    ceiling = min((count for count, _ in ceilings), default=None)
     if ceiling is None:
         return Arbitration(target, binding, vetoed=False, floor=floor, ceiling=None, limited_from=None)
     merged = Arbitration(
@@ -62,7 +66,7 @@ def arbitrate(recommendations: Sequence[Recommendation], current: int) -> Arbitr
         floor=min(floor, ceiling),
         ceiling=ceiling,
         limited_from=None,
-        capped_by=_strongest([r for r in ceilings if r.replicas == ceiling]),
+        capped_by=_strongest([r for count, r in ceilings if count == ceiling]),
     )
     return capped(merged, target)
 

@@ -133,6 +133,12 @@ class CapacityCurve:
             self._grow(len(self._qps))
         return bisect_left(self._qps, demand_qps)
 
+    def in_mix(self, count: int) -> int:
+        """Count that carries what ``count`` replicas of the growing profile alone would; never fewer than ``count``."""
+        if not self._have:
+            return count
+        return max(count, self.required(curve(self._profile, self._slo, self._scv).qps(count)))
+
     def _search(self, demand_qps: float) -> int:
         low, high = LISTED_REPLICAS_MAX + 1, REPLICAS_LIMIT
         while low < high:

@@ -5,8 +5,9 @@ AT_RISK as soon as the lead-time model says the last replica will be late, which
 to act. It never forgets that it was met, and it decays only after demand stayed far under it, long enough.
 """
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from controller.core.leadtime import STAGES, LeadTime
@@ -40,8 +41,13 @@ REPLACE_PAUSE_MAX = timedelta(minutes=10)
 
 def stage_counts(replicas: Sequence[Replica]) -> dict[Stage, int]:
     """How many replicas are at or past each stage of the contract; draining and failed ones count nowhere."""
-    ranks = [STAGE_ORDER.index(r.stage) for r in replicas if r.stage in STAGE_ORDER]
-    return {stage: sum(rank >= index for rank in ranks) for index, stage in enumerate(STAGE_ORDER)}
+    at = Counter(r.stage for r in replicas)
+    past = 0
+    counts: dict[Stage, int] = {}
+    for stage in reversed(STAGE_ORDER):
+        past += at[stage]
+        counts[stage] = past
+    return counts
 
 
 def expected_warm_at(replicas: Sequence[Replica], count: int, lead: LeadTime, now: datetime) -> datetime:
@@ -70,87 +76,99 @@ def follow(
     event: Event,
     previous: Contract | None,
     *,
+    wanted: int,
     replicas: Sequence[Replica] | None,
     demand_need: int | None,
     lead: LeadTime,
     policy: Policy,
     now: datetime,
 ) -> Contract:
-    """Advance one contract. ``replicas`` None keeps the last counts: unknown is not zero.
+    """Advance one contract over ``wanted`` replicas. ``replicas`` None keeps the last counts: unknown is not zero.
 
     Once its order time has come, a contract of the same event revision neither shrinks nor is postponed: a
     shorter lead time learnt from the very replicas being started, or a forecast that changes its mind in a
     dip, would otherwise take away a prewarmed set. Only fizzling lets it go.
     """
+    same = previous if previous is not None and previous.revision == event.revision else None
+    order_at = floor.order_at
+    if same is not None and same.order_at <= now:
+        wanted, order_at = max(wanted, same.replicas), min(order_at, same.order_at)
+    seen = _seen(wanted, replicas, previous, lead, now)
+    met_at = same.met_at if same else None
+    if replicas is not None and now >= order_at:
+        if seen.verified_count >= wanted:
+            met_at = met_at or now
+        elif now < event.start_at:
+            met_at = None  # lost again before the start: the contract is open again
+    under_since_at = _under_since(same, wanted, demand_need, policy, started=now >= event.start_at, now=now)
     contract = Contract(
         event_id=event.id,
         revision=event.revision,
         state=ContractState.PLANNED,
-        replicas=floor.replicas,
-        order_at=floor.order_at,
+        replicas=wanted,
+        order_at=order_at,
         deadline_at=floor.needed_at,
         start_at=event.start_at,
         end_at=event.end_at,
+        ordered_count=seen.ordered_count,
+        scheduled_count=seen.scheduled_count,
+        loaded_count=seen.loaded_count,
+        warmed_count=seen.warmed_count,
+        verified_count=seen.verified_count,
+        expected_warm_at=seen.expected_warm_at,
         shortfall_replicas=floor.unmet_replicas,
+        met_at=met_at,
+        under_since_at=under_since_at,
     )
-    same = previous is not None and previous.revision == event.revision
-    if previous is not None and same:
-        contract = replace(contract, met_at=previous.met_at, under_since_at=previous.under_since_at)
-        if previous.order_at <= now:
-            contract = replace(
-                contract,
-                replicas=max(contract.replicas, previous.replicas),
-                order_at=min(contract.order_at, previous.order_at),
-            )
-    contract = _keep_counts(contract, previous) if replicas is None else _count(contract, replicas, lead, now)
-    contract = _watch_demand(contract, demand_need, policy, now)
     known = replicas is not None or previous is not None
-    return replace(
-        contract, state=_state(contract, now, policy, sized=floor.demand_qps is not None, known=known)
-    )
+    state = _state(contract, now, policy, sized=floor.demand_qps is not None, known=known)
+    return contract if state is contract.state else replace(contract, state=state)
 
 
-def _keep_counts(contract: Contract, previous: Contract | None) -> Contract:
-    if previous is None:
-        return contract
-    return replace(
-        contract,
-        ordered_count=previous.ordered_count,
-        scheduled_count=previous.scheduled_count,
-        loaded_count=previous.loaded_count,
-        warmed_count=previous.warmed_count,
-        verified_count=previous.verified_count,
-        expected_warm_at=previous.expected_warm_at,
-    )
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    ordered_count: int = 0
+    scheduled_count: int = 0
+    loaded_count: int = 0
+    warmed_count: int = 0
+    verified_count: int = 0
+    expected_warm_at: datetime | None = None
 
 
-def _count(contract: Contract, replicas: Sequence[Replica], lead: LeadTime, now: datetime) -> Contract:
+def _seen(
+    wanted: int,
+    replicas: Sequence[Replica] | None,
+    previous: Contract | None,
+    lead: LeadTime,
+    now: datetime,
+) -> _Seen | Contract:
+    if replicas is None:
+        return previous or _Seen()
     counts = stage_counts(replicas)
-    verified = counts[Stage.VERIFIED]
-    met_at = contract.met_at
-    if verified >= contract.replicas and now >= contract.order_at:
-        met_at = met_at or now
-    elif now < contract.start_at:
-        met_at = None  # lost again before the start: the contract is open again
-    return replace(
-        contract,
+    return _Seen(
         ordered_count=counts[Stage.ORDERED],
         scheduled_count=counts[Stage.SCHEDULED],
         loaded_count=counts[Stage.LOADED],
         warmed_count=counts[Stage.WARMED],
-        verified_count=verified,
-        expected_warm_at=expected_warm_at(replicas, contract.replicas, lead, now),
-        met_at=met_at,
+        verified_count=counts[Stage.VERIFIED],
+        expected_warm_at=expected_warm_at(replicas, wanted, lead, now),
     )
 
 
-def _watch_demand(contract: Contract, demand_need: int | None, policy: Policy, now: datetime) -> Contract:
-    # Only demand seen after the start counts, and only demand that was really seen.
-    if now < contract.start_at or demand_need is None:
-        return contract
-    if demand_need >= policy.fizzle_share * contract.replicas:
-        return replace(contract, under_since_at=None)
-    return replace(contract, under_since_at=contract.under_since_at or now)
+def _under_since(
+    same: Contract | None,
+    wanted: int,
+    demand_need: int | None,
+    policy: Policy,
+    *,
+    started: bool,
+    now: datetime,
+) -> datetime | None:
+    """Since when demand has stayed far under the floor: only after the start, only when it was really seen."""
+    before = same.under_since_at if same else None
+    if not started or demand_need is None:
+        return before
+    return None if demand_need >= policy.fizzle_share * wanted else before or now
 
 
 def _state(contract: Contract, now: datetime, policy: Policy, *, sized: bool, known: bool) -> ContractState:

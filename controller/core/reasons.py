@@ -51,42 +51,62 @@ def sentence(current: int, desired: int, merged: Arbitration, hindrance: str) ->
     return f"{what}: {why}."
 
 
+_READY = Condition(ConditionType.ABLE_TO_SCALE, ok=True, reason="READY", message="the target can be scaled")
+_PUBLISHED = Condition(
+    ConditionType.ABLE_TO_SCALE,
+    ok=True,
+    reason="RECOMMEND_ONLY",
+    message="decisions are published, not applied",
+)
+_PAUSED = Condition(
+    ConditionType.ABLE_TO_SCALE, ok=False, reason="PAUSED", message="scaling is paused by an operator"
+)
+_NO_ANSWER = Condition(
+    ConditionType.ABLE_TO_SCALE, ok=False, reason="REPLICAS_UNKNOWN", message="the actuator did not answer"
+)
+_ACTIVE = Condition(
+    ConditionType.SCALING_ACTIVE, ok=True, reason="READY", message="demand and forecast are fresh"
+)
+_REACTIVE = Condition(
+    ConditionType.SCALING_ACTIVE,
+    ok=True,
+    reason="REACTIVE_ONLY",
+    message="no usable forecast: scaling is reactive, registered events still apply",
+)
+_WITHIN = Condition(
+    ConditionType.SCALING_LIMITED, ok=False, reason="WITHIN_LIMITS", message="no ceiling cut this decision"
+)
+
+
 def conditions(
-    inp: WorkloadInput, merged: Arbitration, why_not: str, *, forecast_ok: bool, vetoed: bool
+    inp: WorkloadInput, merged: Arbitration, why_not: str, *, forecast_ok: bool
 ) -> tuple[Condition, ...]:
     """ABLE_TO_SCALE, SCALING_ACTIVE and SCALING_LIMITED, each with a reason a person can act on."""
-    return (_able(inp, vetoed=vetoed), _active(why_not, forecast_ok=forecast_ok), _limited(merged))
+    return (_able(inp, vetoed=merged.vetoed), _active(why_not, forecast_ok=forecast_ok), _limited(merged))
 
 
 def _able(inp: WorkloadInput, *, vetoed: bool) -> Condition:
-    kind = ConditionType.ABLE_TO_SCALE
-    if inp.competing_owner is not None and inp.workload.mode is Mode.SCALE:
+    mode = inp.workload.mode
+    if inp.competing_owner is not None and mode is Mode.SCALE:
         message = f"{inp.competing_owner} also scales this target: remove one, or use mode FLOOR"
-        return Condition(kind, ok=False, reason="COMPETING_OWNER", message=message)
+        return Condition(ConditionType.ABLE_TO_SCALE, ok=False, reason="COMPETING_OWNER", message=message)
     if vetoed:
-        return Condition(kind, ok=False, reason="PAUSED", message="scaling is paused by an operator")
-    if inp.workload.mode is Mode.RECOMMEND:
-        return Condition(
-            kind, ok=True, reason="RECOMMEND_ONLY", message="decisions are published, not applied"
-        )
-    if inp.replicas is None:
-        return Condition(kind, ok=False, reason="REPLICAS_UNKNOWN", message="the actuator did not answer")
-    return Condition(kind, ok=True, reason="READY", message="the target can be scaled")
+        return _PAUSED
+    if mode is Mode.RECOMMEND:
+        return _PUBLISHED
+    return _NO_ANSWER if inp.replicas is None else _READY
 
 
 def _active(why_not: str, *, forecast_ok: bool) -> Condition:
-    kind = ConditionType.SCALING_ACTIVE
     if why_not:
-        return Condition(kind, ok=False, reason="NO_DEMAND", message=f"{why_not}; floors still apply")
-    if not forecast_ok:
-        message = "no usable forecast: scaling is reactive, registered events still apply"
-        return Condition(kind, ok=True, reason="REACTIVE_ONLY", message=message)
-    return Condition(kind, ok=True, reason="READY", message="demand and forecast are fresh")
+        message = f"{why_not}; floors still apply"
+        return Condition(ConditionType.SCALING_ACTIVE, ok=False, reason="NO_DEMAND", message=message)
+    return _ACTIVE if forecast_ok else _REACTIVE
 
 
 def _limited(merged: Arbitration) -> Condition:
-    kind = ConditionType.SCALING_LIMITED
     if merged.limited_from is None or merged.binding is None:
-        return Condition(kind, ok=False, reason="WITHIN_LIMITS", message="no ceiling cut this decision")
+        return _WITHIN
     message = f"{merged.binding.sentence}; {merged.limited_from} were wanted"
-    return Condition(kind, ok=True, reason=f"LIMITED_BY_{merged.binding.source}", message=message)
+    reason = f"LIMITED_BY_{merged.binding.source}"
+    return Condition(ConditionType.SCALING_LIMITED, ok=True, reason=reason, message=message)

@@ -12,6 +12,7 @@ shared out, and each proposal is finished under its ceiling (pass 2): arbitratio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import lru_cache
 from math import isfinite
 
 from controller.core import reasons
@@ -40,6 +41,7 @@ from controller.core.types import (
     AlarmKind,
     CapacityPlan,
     ClearAlarm,
+    Condition,
     Contract,
     ContractState,
     Decision,
@@ -54,13 +56,16 @@ from controller.core.types import (
     OverrideKind,
     PastNeed,
     RaiseAlarm,
+    Reason,
     Recommendation,
     RecommendationKind,
     RecordDecision,
     ReplaceReplica,
+    Replica,
     ScaleChange,
     ScaleTo,
     Source,
+    Stage,
     StorePlan,
     TickInput,
     Trust,
@@ -98,6 +103,7 @@ class Proposal:
     state: WorkloadState
     current: int
     base_known: bool
+    warm: int | None
     demand: Demand
     plan: CapacityPlan
     new_plan: bool
@@ -141,16 +147,17 @@ def _propose(stored: WorkloadState, inp: WorkloadInput, tick: TickInput) -> Prop
     plan, new_plan = _plan(state, inp, now, demand.observation.stable_qps if demand.observation else None)
     forecast_ok = bool(plan.need) and _usable(inp, now)
     contracts = _contracts(state, inp, plan, demand, pool, now)
-    panic_until = _panic(state, inp, demand, now)
+    warm = None if inp.replicas is None else sum(r.stage is Stage.VERIFIED for r in inp.replicas)
+    panic_until = _panic(state, w, demand, warm, now)
     zero_since = _zero_since(state, demand, now)
-    state_now = replace(state, panic_until_at=panic_until, zero_since_at=zero_since)
     recs = (
         *_operator(inp, tick),
         *_bounds(inp, contracts, now),
         *_event_floors(inp, plan, contracts, demand, current, now),
-        *_plan_floor(inp, plan, pool, forecast_ok=forecast_ok, now=now),
-        *_reactive(state_now, inp, demand, current, now),
-        *_guards(inp, demand, current),
+        *_plan_floor(inp, plan, pool, warm, forecast_ok=forecast_ok, now=now),
+        *_panic_floor(demand, current, panic_until),
+        *_reactive(w, demand, current, zero_since, now),
+        *_guards(inp, demand, current, warm),
         *_keep_warm(inp, plan, pool, current, forecast_ok=forecast_ok, now=now),
     )
     return Proposal(
@@ -158,6 +165,7 @@ def _propose(stored: WorkloadState, inp: WorkloadInput, tick: TickInput) -> Prop
         state=state,
         current=current,
         base_known=base is not None,
+        warm=warm,
         demand=demand,
         plan=plan,
         new_plan=new_plan,
@@ -217,12 +225,6 @@ def _curve(inp: WorkloadInput) -> CapacityCurve:
         return curve(w.profile, w.slo, w.policy.arrival_scv)
     have = [r.profile or w.profile for r in inp.replicas or () if r.warm or r.in_flight]
     return mixed_curve(have, w.profile, w.slo, w.policy.arrival_scv)
-
-
-def _in_mix(count: int, w: Workload, pool: CapacityCurve) -> int:
-    """Total count that carries what ``count`` replicas of the first profile would; never fewer than ``count``."""
-    pure = curve(w.profile, w.slo, w.policy.arrival_scv)
-    return count if pure is pool else max(count, pool.required(pure.qps(count)))
 
 
 def _usable(inp: WorkloadInput, now: datetime) -> bool:
@@ -294,9 +296,10 @@ def _contracts(
     floors = {f.event_id: f for f in plan.floors if f.event_id is not None}
     return tuple(
         follow(
-            replace(floors[event.id], replicas=_in_mix(floors[event.id].replicas, inp.workload, pool)),
+            floor,
             event,
             before.get(event.id),
+            wanted=pool.in_mix(floor.replicas),
             replicas=inp.replicas,
             demand_need=demand.need_up,
             lead=inp.lead,
@@ -304,19 +307,18 @@ def _contracts(
             now=now,
         )
         for event in sorted(inp.events, key=lambda e: (e.start_at, e.id))
-        if event.id in floors
+        if (floor := floors.get(event.id)) is not None
     )
 
 
-def _panic(state: WorkloadState, inp: WorkloadInput, demand: Demand, now: datetime) -> datetime | None:
+def _panic(
+    state: WorkloadState, w: Workload, demand: Demand, warm: int | None, now: datetime
+) -> datetime | None:
     """Panic lasts one stable window beyond the last tick that called for it; a stale one is over."""
-    still = state.panic_until_at if state.panic_until_at and state.panic_until_at > now else None
-    if demand.need_panic is None or inp.replicas is None:
-        return still
-    warm = sum(r.warm for r in inp.replicas)
-    if demand.need_panic >= inp.workload.policy.panic_threshold * max(1, warm):
-        return now + inp.workload.policy.stable_window
-    return still
+    need = demand.need_panic
+    if need is not None and warm is not None and need >= w.policy.panic_threshold * max(1, warm):
+        return now + w.policy.stable_window
+    return state.panic_until_at if state.panic_until_at and state.panic_until_at > now else None
 
 
 def _zero_since(state: WorkloadState, demand: Demand, now: datetime) -> datetime | None:
@@ -353,17 +355,22 @@ def _override(o: Override) -> Recommendation:
     )
 
 
-def _bounds(inp: WorkloadInput, contracts: Sequence[Contract], now: datetime) -> list[Recommendation]:
+def _bounds(
+    inp: WorkloadInput, contracts: Sequence[Contract], now: datetime
+) -> tuple[Recommendation, Recommendation]:
     w = inp.workload
     begun = {c.event_id for c in contracts if c.order_at <= now}
     top = effective_max(w, inp.events, now, inp.lead, begun) if inp.events else w.max_replicas
-    raised = "" if top == w.max_replicas else f", raised from {w.max_replicas} for an event"
-    return [
-        Recommendation(
-            Source.MIN, RecommendationKind.AT_LEAST, w.min_replicas, f"min_replicas is {w.min_replicas}"
-        ),
+    return _min_max(w.min_replicas, w.max_replicas, top)
+
+
+@lru_cache(maxsize=4096)
+def _min_max(lowest: int, highest: int, top: int) -> tuple[Recommendation, Recommendation]:
+    raised = "" if top == highest else f", raised from {highest} for an event"
+    return (
+        Recommendation(Source.MIN, RecommendationKind.AT_LEAST, lowest, f"min_replicas is {lowest}"),
         Recommendation(Source.MAX, RecommendationKind.AT_MOST, top, f"max_replicas is {top}{raised}"),
-    ]
+    )
 
 
 def _event_floors(
@@ -403,7 +410,13 @@ def _standing(
 
 
 def _plan_floor(
-    inp: WorkloadInput, plan: CapacityPlan, pool: CapacityCurve, *, forecast_ok: bool, now: datetime
+    inp: WorkloadInput,
+    plan: CapacityPlan,
+    pool: CapacityCurve,
+    warm: int | None,
+    *,
+    forecast_ok: bool,
+    now: datetime,
 ) -> list[Recommendation]:
     """What the forecast needs within the lead time."""
     horizon_s = inp.lead.total_p95_s
@@ -411,58 +424,44 @@ def _plan_floor(
     if need is None:
         return []
     # A ramp that needs many replicas at once takes longer to warm: look as far as that batch takes.
-    batch = need - sum(r.warm for r in inp.replicas or ())
+    batch = need - (warm or 0)
     if batch > 1 and inp.lead.per_extra_replica_s > 0:
         horizon_s = inp.lead.for_batch(batch)
         need = need_between(plan, now, now + timedelta(seconds=horizon_s)) or need
-    need = _in_mix(need, inp.workload, pool)
+    need = pool.in_mix(need)
     sentence = (
         f"the forecast (P{plan.quantile * 100:g}) needs {need} within the lead time of {horizon_s:.0f} s"
     )
     return [Recommendation(Source.PLAN, RecommendationKind.AT_LEAST, need, sentence)]
 
 
+def _panic_floor(demand: Demand, current: int, panic_until_at: datetime | None) -> list[Recommendation]:
+    if panic_until_at is None or demand.need_up is None:
+        return []  # without data, the guard holds what there is
+    need = demand.need_up if demand.need_panic is None else demand.need_panic
+    sentence = f"panic until {panic_until_at:%H:%M:%S} UTC: recent demand needs {need}; no scale-down"
+    return [Recommendation(Source.PANIC, RecommendationKind.AT_LEAST, max(current, need), sentence)]
+
+
 def _reactive(
-    state: WorkloadState, inp: WorkloadInput, demand: Demand, current: int, now: datetime
+    w: Workload, demand: Demand, current: int, zero_since_at: datetime | None, now: datetime
 ) -> list[Recommendation]:
     obs, up, down = demand.observation, demand.need_up, demand.need_down
     if obs is None or up is None or down is None:
         return [Recommendation(Source.REACTIVE, RecommendationKind.ABSTAIN, None, demand.why_not)]
-    recs: list[Recommendation] = []
-    load = f"{obs.stable_qps:.0f} QPS" + (
-        f" and a backlog of {obs.backlog_count:.0f}" if obs.backlog_count else ""
-    )
-    if state.panic_until_at is not None:
-        count = max(current, demand.need_panic or 0)
-        recs.append(
-            Recommendation(
-                Source.PANIC,
-                RecommendationKind.AT_LEAST,
-                count,
-                f"panic until {state.panic_until_at:%H:%M:%S} UTC: recent demand needs {up if demand.need_panic is None else demand.need_panic}; no scale-down",
-            )
-        )
+    backlog = f" and a backlog of {obs.backlog_count:.0f}" if obs.backlog_count else ""
+    load = f"{obs.stable_qps:.0f} QPS{backlog}"
     target = up if up > current else min(current, down)
-    if (
-        target == 0
-        and state.zero_since_at is not None
-        and now - state.zero_since_at < inp.workload.policy.scale_to_zero_after
-    ):
+    if target == 0 and zero_since_at is not None and now - zero_since_at < w.policy.scale_to_zero_after:
         target = min(current, 1)
-        load = f"no traffic since {state.zero_since_at:%H:%M:%S} UTC"
-    recs.append(
-        Recommendation(
-            Source.REACTIVE,
-            RecommendationKind.SET,
-            target,
-            f"{load} needs {target}" if target == up else f"{load} allows {target}",
-            priority=REACTIVE_PRIORITY,
-        )
-    )
-    return recs
+        load = f"no traffic since {zero_since_at:%H:%M:%S} UTC"
+    sentence = f"{load} {'needs' if target == up else 'allows'} {target}"
+    return [
+        Recommendation(Source.REACTIVE, RecommendationKind.SET, target, sentence, priority=REACTIVE_PRIORITY)
+    ]
 
 
-def _guards(inp: WorkloadInput, demand: Demand, current: int) -> list[Recommendation]:
+def _guards(inp: WorkloadInput, demand: Demand, current: int, warm: int | None) -> list[Recommendation]:
     """What is not known well enough to scale down."""
     recs: list[Recommendation] = []
 
@@ -479,13 +478,11 @@ def _guards(inp: WorkloadInput, demand: Demand, current: int) -> list[Recommenda
             seen,
             f"only {obs.window.total_seconds():.0f} s observed since start: no scale-down before a stable window",
         )
-    if inp.replicas is None:
+    if warm is None:
         hold(seen, "replicas could not be observed: no scale-down")
-    elif demand.need_up is not None and inp.workload.mode is not Mode.RECOMMEND:
+    elif inp.workload.mode is not Mode.RECOMMEND and warm < min(demand.need_up or 0, current):
         # Only recommended replicas are never started; waiting for them would hold the count for ever.
-        warm = sum(r.warm for r in inp.replicas)
-        if warm < min(demand.need_up, current):
-            hold(current, f"{warm} of {demand.need_up} replicas for the present load are warm")
+        hold(current, f"{warm} of {demand.need_up} replicas for the present load are warm")
     return recs
 
 
@@ -504,7 +501,7 @@ def _keep_warm(
     need = need_between(plan, now, now + timedelta(seconds=keep_s)) if forecast_ok else None
     if need is None:
         return []
-    count = min(current, _in_mix(need, inp.workload, pool))
+    count = min(current, pool.in_mix(need))
     sentence = f"the forecast needs {need} within {keep_s:.0f} s: keeping costs less than a cold start"
     return [Recommendation(Source.KEEP_WARM, RecommendationKind.AT_LEAST, count, sentence)]
 
@@ -552,58 +549,91 @@ def _priority(w: Workload, events: Sequence[Event], contracts: Sequence[Contract
 # ---------------------------------------------------------------- pass 2
 
 
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What pass 2 makes of a proposal."""
+
+    at: datetime
+    current: int
+    desired: int
+    target: int  # before behavior paced it
+    merged: Arbitration
+    recommendations: tuple[Recommendation, ...]
+    hindrance: str
+    reason: Reason
+    conditions: tuple[Condition, ...]
+
+    @property
+    def key(self) -> str:
+        """What makes a decision worth another record."""
+        return f"{self.desired}/{self.reason}/{'/'.join(str(c.ok) for c in self.conditions)}"
+
+
 def _finish(p: Proposal, grant: Grant | None, tick: TickInput) -> tuple[WorkloadState, list[Effect]]:
-    now, w = tick.now, p.inp.workload
+    v = _judge(p, grant, tick.now)
+    broken = broken_replicas(p.inp.replicas or (), p.inp.workload.policy, v.at)
+    alarms = _alarms(p, v, broken)
+    replaced, rounds = _replacements(p, v, broken)
+    due = p.state.recorded_at is None or v.at - p.state.recorded_at >= HEARTBEAT
+    record = v.desired != v.current or due or v.key != p.state.recorded_key
+    state = _next_state(p, v, alarms, recorded=record, rounds=rounds, replaced=bool(replaced))
+    effects: list[Effect] = [StorePlan(p.plan)] if p.new_plan else []
+    acts = _acts(p, v)
+    decision = _decision(p, v) if acts or record else None
+    if decision is not None:
+        effects.append(RecordDecision(decision))
+    effects.extend(_alarm_changes(p.state.alarms, alarms))
+    if decision is not None and acts:
+        effects.append(ScaleTo(decision.workload, v.desired, decision.id))
+    return state, [*effects, *replaced]
+
+
+def _judge(p: Proposal, grant: Grant | None, now: datetime) -> Verdict:
     recs, merged = p.recommendations, p.arbitration
     if grant is not None and grant.ceiling < max(merged.replicas, p.current) and not merged.vetoed:
         taken = f", {grant.preempted_by} has the higher priority" if grant.preempted_by else ""
-        sentence = f"quota pool {w.quota_pool} has room for {grant.ceiling}{taken}"
+        sentence = f"quota pool {p.inp.workload.quota_pool} has room for {grant.ceiling}{taken}"
         recs = (*recs, Recommendation(Source.QUOTA, RecommendationKind.AT_MOST, grant.ceiling, sentence))
         merged = arbitrate(recs, p.current)
-    target = merged.replicas
-    desired, merged, hindrance = _pace(p, merged, now)
-    reason = reasons.classify(
-        p.current, desired, merged, hindrance, has_demand=p.demand.observation is not None
-    )
-    decision = Decision(
-        id=f"{w.name}-{now:%Y%m%dT%H%M%S%f}",
-        workload=w.name,
+    desired, paced, hindrance = _pace(p, merged, now)
+    known = p.demand.observation is not None
+    return Verdict(
         at=now,
-        mode=w.mode,
-        current_replicas=p.current,
-        desired_replicas=desired,
-        warm_replicas=None if p.inp.replicas is None else sum(r.warm for r in p.inp.replicas),
-        in_flight_replicas=None if p.inp.replicas is None else sum(r.in_flight for r in p.inp.replicas),
-        reason=reason,
-        binding=merged.binding.source if merged.binding else None,
-        sentence=reasons.sentence(p.current, desired, merged, hindrance),
+        current=p.current,
+        desired=desired,
+        target=merged.replicas,
+        merged=paced,
         recommendations=recs,
-        conditions=reasons.conditions(
-            p.inp, merged, p.demand.why_not, forecast_ok=p.forecast_ok, vetoed=merged.vetoed
-        ),
-        inputs=_inputs(p, now),
+        hindrance=hindrance,
+        reason=reasons.classify(p.current, desired, paced, hindrance, has_demand=known),
+        conditions=reasons.conditions(p.inp, paced, p.demand.why_not, forecast_ok=p.forecast_ok),
+    )
+
+
+def _decision(p: Proposal, v: Verdict) -> Decision:
+    w, binding = p.inp.workload, v.merged.binding
+    return Decision(
+        id=f"{w.name}-{v.at:%Y%m%dT%H%M%S%f}",
+        workload=w.name,
+        at=v.at,
+        mode=w.mode,
+        current_replicas=v.current,
+        desired_replicas=v.desired,
+        warm_replicas=p.warm,
+        in_flight_replicas=None if p.inp.replicas is None else sum(r.in_flight for r in p.inp.replicas),
+        reason=v.reason,
+        binding=binding.source if binding else None,
+        sentence=reasons.sentence(v.current, v.desired, v.merged, v.hindrance),
+        recommendations=v.recommendations,
+        conditions=v.conditions,
+        inputs=_inputs(p, v.at),
         demand_qps=p.demand.observation.stable_qps if p.demand.observation else None,
         need_replicas=p.demand.need_up,
         plan_revision=p.plan.revision,
         forecast_id=p.inp.forecast.id if p.inp.forecast else None,
         event_ids=tuple(e.id for e in sorted(p.inp.events, key=lambda e: (e.start_at, e.id))),
-        limited_from=merged.limited_from,
+        limited_from=v.merged.limited_from,
     )
-    alarms = _alarms(p, merged, now)
-    acts = _acts(p, decision, vetoed=merged.vetoed)
-    replaced, rounds = _replacements(p, decision, vetoed=merged.vetoed)
-    state, record = _next_state(p, decision, alarms, target=target, vetoed=merged.vetoed)
-    if rounds is not None:
-        state = replace(
-            state, replacement_rounds=rounds, replaced_at=now if replaced else p.state.replaced_at
-        )
-    effects: list[Effect] = [StorePlan(p.plan)] if p.new_plan else []
-    if acts or record:
-        effects.append(RecordDecision(decision))
-    effects.extend(_alarm_changes(p.state.alarms, alarms))
-    if acts:
-        effects.append(ScaleTo(w.name, desired, decision.id))
-    return state, [*effects, *replaced]
 
 
 def _pace(p: Proposal, merged: Arbitration, now: datetime) -> tuple[int, Arbitration, str]:
@@ -649,96 +679,90 @@ def _inputs(p: Proposal, now: datetime) -> tuple[InputAge, ...]:
     )
 
 
-def _alarms(p: Proposal, merged: Arbitration, now: datetime) -> tuple[Alarm, ...]:
-    name = p.inp.workload.name
-    alarms = [alarm for c in p.contracts for alarm in contract_alarms(name, c, now)]
-    for replica, kind, sentence in broken_replicas(p.inp.replicas or (), p.inp.workload.policy, now):
-        alarms.append(Alarm(kind, name, replica.id, sentence))
+def _alarms(p: Proposal, v: Verdict, broken: Sequence[tuple[Replica, AlarmKind, str]]) -> tuple[Alarm, ...]:
+    name, binding = p.inp.workload.name, v.merged.binding
+    alarms = [alarm for c in p.contracts for alarm in contract_alarms(name, c, v.at)]
+    alarms.extend(Alarm(kind, name, replica.id, sentence) for replica, kind, sentence in broken)
     if p.inp.trust is Trust.DISTRUSTED:
         sentence = f"The forecast of {name} has missed its recent record: scaling is reactive only until it recovers."
         alarms.append(Alarm(AlarmKind.FORECAST_DISTRUSTED, name, "", sentence))
     if p.demand.observation is None and p.current > 0:
         sentence = f"{name}: {p.demand.why_not}; holding {p.current} replicas, floors still apply."
         alarms.append(Alarm(AlarmKind.NO_DATA, name, "", sentence))
-    if (
-        merged.binding is not None
-        and merged.binding.source is Source.QUOTA
-        and not any(a.kind is AlarmKind.QUOTA_SHORT for a in alarms)
-    ):
-        alarms.append(Alarm(AlarmKind.QUOTA_SHORT, name, "", f"{name}: {merged.binding.sentence}."))
+    short = any(a.kind is AlarmKind.QUOTA_SHORT for a in alarms)
+    if binding is not None and binding.source is Source.QUOTA and not short:
+        alarms.append(Alarm(AlarmKind.QUOTA_SHORT, name, "", f"{name}: {binding.sentence}."))
     return tuple(sorted(alarms, key=lambda a: a.key))
 
 
 def _next_state(
-    p: Proposal, decision: Decision, alarms: tuple[Alarm, ...], *, target: int, vetoed: bool
-) -> tuple[WorkloadState, bool]:
-    """Return what is remembered, and whether the decision is worth a record."""
-    now, w = decision.at, p.inp.workload
-    behavior = w.policy.behavior
+    p: Proposal, v: Verdict, alarms: tuple[Alarm, ...], *, recorded: bool, rounds: int, replaced: bool
+) -> WorkloadState:
+    now, behavior, old = v.at, p.inp.workload.policy.behavior, p.state
     keep_need = max(behavior.scale_up.stabilization_window, behavior.scale_down.stabilization_window)
-    periods = [r.period for r in (*behavior.scale_up.policies, *behavior.scale_down.policies)]
-    keep_change = max(periods, default=timedelta(0))
-    needs = [n for n in p.state.needs if now - n.at < keep_need]
-    if needs and needs[-1].replicas == target:
+    policies = (*behavior.scale_up.policies, *behavior.scale_down.policies)
+    keep_change = max((policy.period for policy in policies), default=timedelta(0))
+    needs = [n for n in old.needs if now - n.at < keep_need]
+    if needs and needs[-1].replicas == v.target:
         needs.pop()  # equal needs in a row are one, dated by the last: windows ask no more than that
-    changes = [c for c in p.state.changes if now - c.at < keep_change]
-    if decision.changes:
-        changes.append(ScaleChange(now, decision.desired_replicas - p.current))
-    desired = decision.desired_replicas if p.base_known else None
-    if vetoed and p.inp.observed_desired is not None:
+    changes = [c for c in old.changes if now - c.at < keep_change]
+    if v.desired != v.current:
+        changes.append(ScaleChange(now, v.desired - v.current))
+    desired = v.desired if p.base_known else None
+    if v.merged.vetoed and p.inp.observed_desired is not None:
         desired = p.inp.observed_desired  # under a pause the operator's hand moves the base
-    key = f"{decision.desired_replicas}/{decision.reason}/{'/'.join(str(c.ok) for c in decision.conditions)}"
-    due = p.state.recorded_at is None or now - p.state.recorded_at >= HEARTBEAT
-    record = decision.changes or key != p.state.recorded_key or due
-    state = WorkloadState(
+    return WorkloadState(
         desired_replicas=desired,
         changes=tuple(changes[-HISTORY_MAX:]),
-        needs=(*needs[1 - HISTORY_MAX :], PastNeed(now, target)),
+        needs=(*needs[1 - HISTORY_MAX :], PastNeed(now, v.target)),
         panic_until_at=p.panic_until_at,
         zero_since_at=p.zero_since_at,
         plan=p.plan,
         contracts=p.contracts,
         alarms=alarms,
-        recorded_key=key,
-        recorded_at=now if record else p.state.recorded_at,
+        recorded_key=v.key,
+        recorded_at=now if recorded else old.recorded_at,
         last_at=now,
-        mode=w.mode,
-        replacement_rounds=p.state.replacement_rounds,
-        replaced_at=p.state.replaced_at,
+        mode=p.inp.workload.mode,
+        replacement_rounds=rounds,
+        replaced_at=now if replaced else old.replaced_at,
     )
-    return state, record
 
 
-def _acts(p: Proposal, decision: Decision, *, vetoed: bool) -> bool:
+def _acts(p: Proposal, v: Verdict) -> bool:
     """Whether the decision is applied: not while paused, unknown, or owned by somebody else.
 
     KEDA pulls the decision itself. Two owners of one target would undo each other for ever, so with a
     competing one nothing is applied and ABLE_TO_SCALE says why.
     """
     mode = p.inp.workload.mode
-    if vetoed or not p.base_known or mode not in {Mode.SCALE, Mode.FLOOR}:
+    if v.merged.vetoed or not p.base_known or mode not in {Mode.SCALE, Mode.FLOOR}:
         return False
     if mode is Mode.SCALE and p.inp.competing_owner is not None:
         return False
     # A scaling that did not take (a crash between record and act, a lost call) is asked for again.
-    drifted = p.inp.observed_desired is not None and p.inp.observed_desired != decision.desired_replicas
-    return decision.changes or drifted
+    drifted = p.inp.observed_desired is not None and p.inp.observed_desired != v.desired
+    return v.desired != v.current or drifted
 
 
 def _replacements(
-    p: Proposal, decision: Decision, *, vetoed: bool
-) -> tuple[list[ReplaceReplica], int | None]:
-    """Replace broken replicas, in rounds with growing pauses; the second value is None where nothing is known."""
-    w, now = p.inp.workload, decision.at
-    if p.inp.replicas is None or vetoed or w.mode is not Mode.SCALE:
-        return [], None
-    rounds, due = replacement_rounds(p.state.replacement_rounds, p.state.replaced_at, p.inp.replicas, now)
-    broken = broken_replicas(p.inp.replicas, w.policy, now) if due else []
-    replaced = [ReplaceReplica(w.name, r.id, f"{sentence} It is replaced.") for r, _, sentence in broken]
-    return replaced, rounds + 1 if replaced else rounds
+    p: Proposal, v: Verdict, broken: Sequence[tuple[Replica, AlarmKind, str]]
+) -> tuple[list[ReplaceReplica], int]:
+    """Replace broken replicas in rounds with growing pauses; the second value is the rounds so far."""
+    w, rounds = p.inp.workload, p.state.replacement_rounds
+    if p.inp.replicas is None or v.merged.vetoed or w.mode is not Mode.SCALE:
+        return [], rounds
+    rounds, due = replacement_rounds(rounds, p.state.replaced_at, p.inp.replicas, v.at)
+    if not due or not broken:
+        return [], rounds
+    return [
+        ReplaceReplica(w.name, r.id, f"{sentence} It is replaced.") for r, _, sentence in broken
+    ], rounds + 1
 
 
 def _alarm_changes(before: Sequence[Alarm], after: Sequence[Alarm]) -> list[Effect]:
+    if not before and not after:
+        return []
     old, new = {a.key for a in before}, {a.key for a in after}
     return [
         *(RaiseAlarm(a) for a in after if a.key not in old),

@@ -178,6 +178,7 @@ class Stage(StrEnum):
 
 
 STAGE_ORDER: tuple[Stage, ...] = (Stage.ORDERED, Stage.SCHEDULED, Stage.LOADED, Stage.WARMED, Stage.VERIFIED)
+_IN_FLIGHT = frozenset(STAGE_ORDER) - {Stage.VERIFIED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +203,7 @@ class Replica:
     @property
     def in_flight(self) -> bool:
         """Whether it is capacity to come."""
-        return self.stage in {Stage.ORDERED, Stage.SCHEDULED, Stage.LOADED, Stage.WARMED}
+        return self.stage in _IN_FLIGHT
 
 
 @dataclass(frozen=True, slots=True)
