@@ -46,8 +46,9 @@ class PostgresWorkloadStore:
             upsert(self._table)
             .values(name=workload.name, generation=1, body=workload)
             .on_conflict_do_nothing()
+            .returning(self._table.c.name)
         )
-        if not written.rowcount:
+        if written.one_or_none() is None:
             raise ConflictError(f"workload {workload.name!r} exists already; update it instead")
         return workload
 
@@ -113,9 +114,12 @@ class PostgresEventStore:
         """Raise ConflictError if the id is taken."""
         event = replace(event, revision=1)
         written = await self._session.execute(
-            upsert(self._table).values(**_event_columns(event)).on_conflict_do_nothing()
+            upsert(self._table)
+            .values(**_event_columns(event))
+            .on_conflict_do_nothing()
+            .returning(self._table.c.id)
         )
-        if not written.rowcount:
+        if written.one_or_none() is None:
             raise ConflictError(f"event {event.id!r} exists already; update it, or choose another id")
         await self._keep_revision(event)
         return event
@@ -209,8 +213,9 @@ class PostgresRecordStore:
             upsert(tables.idempotency_keys)
             .values(key=key, body_digest=body_digest, response=response, created_at=now)
             .on_conflict_do_nothing()
+            .returning(tables.idempotency_keys.c.key)
         )
-        if not written.rowcount:
+        if written.one_or_none() is None:
             raise ConflictError(f"request_id {key!r} was used already; recall its response")
 
     async def recall(self, key: str) -> tuple[str, bytes] | None:
