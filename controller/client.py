@@ -8,21 +8,20 @@ its remedy. Called by the command line, the console and the demo; it knows the p
 
 import json
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import grpc
 from forecrest.v1 import control_service_pb2, event_service_pb2
-from forecrest.v1.control_service_pb2_grpc import ControlServiceAsyncStub, ControlServiceStub
-from forecrest.v1.event_service_pb2_grpc import EventServiceAsyncStub, EventServiceStub
-from forecrest.v1.forecast_service_pb2_grpc import ForecastServiceAsyncStub, ForecastServiceStub
-from forecrest.v1.telemetry_service_pb2_grpc import TelemetryServiceAsyncStub, TelemetryServiceStub
-from forecrest.v1.workload_service_pb2_grpc import WorkloadServiceAsyncStub, WorkloadServiceStub
+from forecrest.v1.control_service_pb2_grpc import ControlServiceStub
+from forecrest.v1.event_service_pb2_grpc import EventServiceStub
+from forecrest.v1.forecast_service_pb2_grpc import ForecastServiceStub
+from forecrest.v1.telemetry_service_pb2_grpc import TelemetryServiceStub
+from forecrest.v1.workload_service_pb2_grpc import WorkloadServiceStub
 from google.protobuf.message import Message
-from google.rpc import error_details_pb2  # type: ignore[import-untyped]
-from grpc_status import rpc_status  # type: ignore[import-untyped]
+from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 
 from controller.adapters.clock import SystemClock
 from controller.ports import Clock
@@ -79,8 +78,11 @@ class ApiError:
 def explain(error: grpc.aio.AioRpcError) -> ApiError:
     """Return what the status and its details say."""
     reason, violations = "", []
-    status = rpc_status.from_call(error)
-    for detail in status.details if status is not None else ():
+    status = status_pb2.Status()
+    for key, value in error.trailing_metadata() or ():
+        if key == "grpc-status-details-bin" and isinstance(value, bytes):
+            status.MergeFromString(value)
+    for detail in status.details:
         info, bad = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
         if detail.Unpack(info):
             reason = info.reason
@@ -123,11 +125,11 @@ class Client:
             ],
         )
         self._clock = clock or SystemClock()
-        self.events: EventServiceAsyncStub = EventServiceStub(self.channel)
-        self.forecasts: ForecastServiceAsyncStub = ForecastServiceStub(self.channel)
-        self.workloads: WorkloadServiceAsyncStub = WorkloadServiceStub(self.channel)
-        self.control: ControlServiceAsyncStub = ControlServiceStub(self.channel)
-        self.telemetry: TelemetryServiceAsyncStub = TelemetryServiceStub(self.channel)
+        self.events = EventServiceStub(self.channel)
+        self.forecasts = ForecastServiceStub(self.channel)
+        self.workloads = WorkloadServiceStub(self.channel)
+        self.control = ControlServiceStub(self.channel)
+        self.telemetry = TelemetryServiceStub(self.channel)
 
     async def __aenter__(self) -> Self:
         """Nothing is sent yet."""
@@ -163,7 +165,7 @@ class Client:
                 del seen[next(iter(seen))]
             yield response
 
-    async def _reopened(self, open_stream: Callable[[], AsyncIterator[M]]) -> AsyncIterator[M]:
+    async def _reopened(self, open_stream: Callable[[], AsyncIterable[M]]) -> AsyncIterator[M]:
         failures = 0
         while True:
             try:

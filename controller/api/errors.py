@@ -10,6 +10,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing
 from typing import Any
 
 import grpc
@@ -160,8 +161,10 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
     def _stream(self, handler: Any) -> Any:  # noqa: ANN401 -- as above
         async def call(data: bytes, context: Context) -> AsyncIterator[object]:
             try:
-                async for message in handler.unary_stream(_parse(handler, data), context):
-                    yield message
+                # Closing at once, not at the next collection: the watcher's place is free again.
+                async with aclosing(handler.unary_stream(_parse(handler, data), context)) as messages:
+                    async for message in messages:
+                        yield message
             except grpc.aio.AbortError:
                 raise
             except Exception as error:  # noqa: BLE001 -- as above

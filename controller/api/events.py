@@ -135,7 +135,11 @@ class EventServicer(event_service_pb2_grpc.EventServiceServicer):
             mappers.event_from_wire(request.event, event_id),
             self._deps.clock.now(),
         )
-        return mappers.preview_to_wire(preview)
+        response = mappers.preview_to_wire(preview)
+        if not name:  # it was made up for the computation; nothing is registered under it
+            response.event.name = ""
+        response.event.etag = ""
+        return response
 
     async def WatchEvent(
         self, request: event_service_pb2.WatchEventRequest, context: object
