@@ -21,7 +21,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks import plots, report
 from benchmarks.cache import Cache, Outcome
-from benchmarks.peers import METHODS, MSTL_DEFAULT, Method, MethodError, run_method
+from benchmarks.methods import Method, MethodError, run_method
+from benchmarks.peers import METHODS, MSTL_DEFAULT
 from benchmarks.series import (
     MIN_SPAN,
     RESAMPLED_STEP,
@@ -149,6 +150,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, required=True, help="folder of NAME.csv.gz and NAME.events.csv")
     parser.add_argument("--series", nargs="*", default=[], metavar="NAME", help="only these series")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every score here")
+    parser.add_argument(
+        "--update", type=Path, metavar="FILE", help="replace the tables in this Markdown file"
+    )
     parser.add_argument("--plots", type=Path, metavar="DIR", help="write one picture per series here")
     parser.add_argument("--origins", type=int, default=8, help="regular origins per series (default 8)")
     parser.add_argument(
@@ -206,6 +210,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         args.json.parent.mkdir(parents=True, exist_ok=True)
         document = report.document(summary, scores, timings, settings=vars(args))
         args.json.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    if args.update:
+        report.update(args.update, summary, scores)
     if args.plots:
         plots.write(args.plots, rows)
     return 1 if summary.failures.get("ours") else 0

@@ -1,138 +1,33 @@
 """The methods that are compared: ours, and what a user would pick instead.
 
-Promises: every method sees the same history; a failure is an exception with a reason, never a made-up
-value; quantiles are native where the library has them, else in-sample residual quantiles. What is cut
-short to keep a method under a minute is said in its `note`.
-Refuses: NaN and infinities from a library, by name.
+Promises: every method sees the same history; quantiles are native where the library has them, else
+in-sample residual quantiles. What is cut short to keep a method under a minute is said in its `note`.
+Refuses: nothing itself; a method that cannot forecast raises `MethodError`.
 Called by: the accuracy benchmark. Libraries are imported when their method first runs.
 """
 
-import importlib
 import logging
-import signal
-import warnings
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
-from types import FrameType, ModuleType
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from benchmarks.methods import Method, MethodError, import_library
 from benchmarks.scoring import LEVELS
 from benchmarks.series import DAY, EVENT_TAIL, HOUR, WEEK, Task
 
 Floats = NDArray[np.float64]
 
-TIME_LIMIT_CPU_S = 60
 STATSFORECAST_LEVELS = [80, 90, 98]
-
-
-class MethodError(RuntimeError):
-    """A method gave no usable forecast; the message says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Method:
-    """A forecasting method: `run(task)` returns `[horizon, len(LEVELS)]`.
-
-    Attributes:
-        name: What the tables call it.
-        note: How it is used here, and what was cut.
-        packages: Distributions whose version decides its results; none for code of this repository.
-        run: The forecast.
-        needs_events: Skipped, not failed, where no event is known.
-        revision: Raised when the code here changes results, so that cached ones are not used.
-    """
-
-    name: str
-    note: str
-    packages: tuple[str, ...]
-    run: Callable[[Task], Floats]
-    needs_events: bool = False
-    revision: int = 1
-
-    @property
-    def settings(self) -> tuple[str, ...]:
-        """What a cached result depends on besides the data."""
-        return (self.name, str(self.revision), *(f"{name}=={_version(name)}" for name in self.packages))
-
-    @property
-    def is_cached(self) -> bool:
-        """Whether results are kept on disk: those of libraries are; what costs milliseconds is run again."""
-        return bool(self.packages)
-
-
-def _version(distribution: str) -> str:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return "absent"
-
-
-def checked(values: Floats, horizon: int) -> Floats:
-    """Return `values` clipped at 0 and sorted along levels, as any user of demand forecasts would.
-
-    Raises:
-        MethodError: The shape is wrong or a value is not finite.
-    """
-    if values.shape != (horizon, len(LEVELS)):
-        raise MethodError(f"returned shape {values.shape}, not {(horizon, len(LEVELS))}.")
-    if bad := int((~np.isfinite(values)).sum()):
-        raise MethodError(f"returned NaN or infinity in {bad} of {values.size} values.")
-    return np.sort(np.maximum(values, 0.0), axis=1)
-
-
-@contextmanager
-def time_limit(seconds: int) -> Generator[None]:
-    """Raise MethodError in the main thread once it has used `seconds` of CPU time."""
-
-    def stop(_signal: int, _frame: FrameType | None) -> None:
-        raise MethodError(f"took longer than {seconds} s of CPU time.")
-
-    previous = signal.signal(signal.SIGPROF, stop)
-    signal.setitimer(signal.ITIMER_PROF, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, previous)
-
-
-def run_method(method: Method, task: Task) -> Floats:
-    """Run `method`, quietly and within the time limit.
-
-    Raises:
-        MethodError: It failed; the message is the reason.
-    """
-    with warnings.catch_warnings(), np.errstate(all="ignore"), time_limit(TIME_LIMIT_CPU_S):
-        warnings.simplefilter("ignore")
-        try:
-            return checked(method.run(task), task.horizon)
-        except MethodError:
-            raise
-        except Exception as error:
-            # A peer's library may raise anything; whatever it is becomes that peer's recorded failure.
-            raise MethodError(f"{type(error).__name__}: {error}".splitlines()[0][:200]) from error
-
-
-def _import(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise MethodError(f"cannot import {name}: install the `bench` dependency group ({error}).") from error
-
 
 # ----- ours ---------------------------------------------------------------------------------------------
 
 
 def ours(task: Task) -> Floats:
     """Forecrest, through its public facade, with the event windows a planner would have registered."""
-    facade = _import("forecaster")
+    facade = import_library("forecaster")
     history = pd.Series(task.observed, index=task.index).dropna()
     events = [facade.Event(w.start, w.end, category=w.category) for w in task.events]
     result = facade.forecast(history, task.horizon, quantile_levels=LEVELS, events=events)
@@ -183,7 +78,7 @@ def _seasons(task: Task) -> list[int]:
 
 def mstl(task: Task, *, jump: bool = True) -> Floats:
     """Forecast with statsforecast's MSTL on day and week, AutoETS on the rest, native intervals."""
-    models = _import("statsforecast.models")
+    models = import_library("statsforecast.models")
     seasons = _seasons(task)
     if not seasons:
         raise MethodError("history is shorter than two days.")
@@ -196,6 +91,7 @@ def mstl(task: Task, *, jump: bool = True) -> Floats:
 # Seasonal ETS and ARIMA are defined up to a season of 24 in statsforecast and take minutes beyond it; their
 # users aggregate. So do these: hourly means counted back from the origin, four weeks of them.
 HOURLY_WINDOW = 4 * WEEK
+ARIMA_WINDOW = 2 * WEEK
 
 
 def _hourly(task: Task, window: timedelta) -> tuple[Floats, int, int]:
@@ -235,7 +131,7 @@ def _hours_ahead(task: Task, width: int) -> int:
 
 def autoets(task: Task) -> Floats:
     """Forecast with seasonal AutoETS on hourly means."""
-    models = _import("statsforecast.models")
+    models = import_library("statsforecast.models")
     means, season, width = _hourly(task, HOURLY_WINDOW)
     model = models.AutoETS(season_length=season)
     result = model.forecast(y=means, h=_hours_ahead(task, width), level=STATSFORECAST_LEVELS)
@@ -244,8 +140,8 @@ def autoets(task: Task) -> Floats:
 
 def autoarima(task: Task) -> Floats:
     """Forecast with seasonal AutoARIMA on hourly means."""
-    models = _import("statsforecast.models")
-    means, season, width = _hourly(task, HOURLY_WINDOW)
+    models = import_library("statsforecast.models")
+    means, season, width = _hourly(task, ARIMA_WINDOW)
     model = models.AutoARIMA(season_length=season, approximation=True)
     result = model.forecast(y=means, h=_hours_ahead(task, width), level=STATSFORECAST_LEVELS)
     return _spread_hours(task, means, _from_levels(result), width)
@@ -253,7 +149,7 @@ def autoarima(task: Task) -> Floats:
 
 def autoets_native(task: Task) -> Floats:
     """Forecast with AutoETS without season at the native step, two weeks."""
-    models = _import("statsforecast.models")
+    models = import_library("statsforecast.models")
     history = task.filled[-max(100, task.buckets(2 * WEEK)) :]
     result = models.AutoETS(season_length=1).forecast(y=history, h=task.horizon, level=STATSFORECAST_LEVELS)
     return _from_levels(result)
@@ -278,7 +174,7 @@ def _event_columns(task: Task, index: pd.DatetimeIndex) -> dict[str, Floats]:
 
 
 def _prophet(task: Task, size: int, *, with_events: bool) -> Floats:
-    prophet = _import("prophet").Prophet(uncertainty_samples=PROPHET_SAMPLES)
+    prophet = import_library("prophet").Prophet(uncertainty_samples=PROPHET_SAMPLES)
     # They set their own level when they first speak, so only this keeps them off the progress bar.
     for name in ("prophet", "cmdstanpy"):
         logging.getLogger(name).disabled = True
@@ -315,10 +211,14 @@ def prophet_events(task: Task) -> Floats:
 # ----- autoscalers --------------------------------------------------------------------------------------
 
 
+# The planner keeps all it saw since it started; its own traces are of hours.
+DYNAMO_ARIMA_WINDOW = 3 * DAY
+
+
 def dynamo_arima(task: Task) -> Floats:
     """Forecast with an automatic non-seasonal ARIMA, in log1p when the order collapses to (0, d, 0)."""
-    models = _import("statsforecast.models")
-    history = task.filled[-max(100, task.buckets(WEEK)) :]
+    models = import_library("statsforecast.models")
+    history = task.filled[-max(100, task.buckets(DYNAMO_ARIMA_WINDOW)) :]
     model = models.AutoARIMA(season_length=1).fit(y=history)
     p, q = model.model_["arma"][:2]
     if p or q:
@@ -337,7 +237,7 @@ def dynamo_prophet(task: Task) -> Floats:
 
 def holt_winters(task: Task) -> Floats:
     """Forecast with additive Holt-Winters from statsmodels on two weeks of hourly means."""
-    holtwinters = _import("statsmodels.tsa.holtwinters")
+    holtwinters = import_library("statsmodels.tsa.holtwinters")
     means, season, width = _hourly(task, 2 * WEEK)
     model = holtwinters.ExponentialSmoothing(
         means, trend="add", seasonal="add", seasonal_periods=season, initialization_method="estimated"
@@ -444,7 +344,7 @@ METHODS: tuple[Method, ...] = (
     ),
     Method(
         "autoarima",
-        "statsforecast AutoARIMA (approximation=True), season 24, hourly means of 4 weeks (daily: season 7), "
+        "statsforecast AutoARIMA (approximation=True), season 24, hourly means of 2 weeks (daily: season 7), "
         "native intervals plus the scatter inside an hour",
         STATSFORECAST,
         autoarima,
@@ -464,7 +364,7 @@ METHODS: tuple[Method, ...] = (
     ),
     Method(
         "dynamo-arima",
-        "as NVIDIA Dynamo's planner: automatic ARIMA without season, log1p when it collapses; last week. The "
+        "as NVIDIA Dynamo's planner: automatic ARIMA without season, log1p when it collapses; last 3 days. The "
         "planner asks one step at each interval; here the model of the origin gives all steps",
         STATSFORECAST,
         dynamo_arima,

@@ -8,6 +8,7 @@ Called by: the accuracy benchmark.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -16,6 +17,9 @@ from rich.table import Table
 from benchmarks.peers import METHODS
 from benchmarks.series import Series
 from benchmarks.summary import BASE, OURS, SeriesScore, Summary, Timing
+
+MARKER_BEGIN = "<!-- accuracy: begin -->"
+MARKER_END = "<!-- accuracy: end -->"
 
 
 def _number(value: float, digits: int = 2) -> str:
@@ -26,60 +30,116 @@ def show(
     console: Console, summary: Summary, scores: Sequence[SeriesScore], excluded: Sequence[Series]
 ) -> None:
     """Print the tables: per series, per method, what must hold, and what failed."""
-    console.print(_series_table(scores))
-    console.print(_method_table(summary))
-    console.print(_measure_table(summary))
-    for name, found in summary.failures.items():
-        console.print(f"[bold]{name}[/bold] failed (scored as snaive-week there):", highlight=False)
-        for score in scores:
-            if score.name in found:
-                reason = "; ".join(score.methods[name].reasons)
-                counts = f"{found[score.name]} of {score.methods[name].origins}"
-                console.print(f"  {score.name}: {counts}: {reason}", highlight=False, markup=False)
+    for title, headings, rows in _tables(summary, scores):
+        if rows:
+            console.print(_table(title, headings, rows))
+    for line in _failure_lines(summary, scores, ""):
+        console.print(line, highlight=False, markup=False)
     if excluded:
         names = ", ".join(series.name for series in excluded)
         console.print(f"Left out, shorter than 10 days: {names}", highlight=False)
 
 
-def _series_table(scores: Sequence[SeriesScore]) -> Table:
-    table = Table(title="Scaled pinball per series (lower is better)", box=None, pad_edge=False)
-    for heading in ("series", "day", "/MSTL", "/best", "best peer", "short", "/MSTL", "/best", "best peer"):
-        right = heading not in {"series", "best peer"}
-        table.add_column(heading, justify="right" if right else "left", no_wrap=True)
+def _series_rows(scores: Sequence[SeriesScore]) -> list[list[str]]:
+    rows: list[list[str]] = []
     for score in scores:
-        cells = [score.name[:27]]
+        cells = [score.name]
         for horizon in ("day", "short"):
             own = getattr(score.methods[OURS], horizon) if OURS in score.methods else math.nan
             ratios = (score.ratio(horizon, BASE), score.ratio(horizon))
-            cells += [_number(own, 3), *map(_number, ratios), score.best_peer(horizon)[0][:15]]
-        table.add_row(*cells)
-    return table
+            cells += [_number(own, 3), *map(_number, ratios), score.best_peer(horizon)[0]]
+        rows.append(cells)
+    return rows
 
 
-def _method_table(summary: Summary) -> Table:
-    table = Table(title="Methods against MSTL (geometric means over series)", box=None, pad_edge=False)
-    table.add_column("method", no_wrap=True)
-    headings = ("day", "short", "cover .95", "cover .99", "median s", "5min/3wk s", "series")
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
+def _event_rows(scores: Sequence[SeriesScore]) -> list[list[str]]:
+    return [
+        [
+            score.name,
+            str(score.event_buckets),
+            _number(score.ratio("event")),
+            score.best_peer("event")[0],
+            _number(score.ratio("event", "prophet-events")),
+            _number(score.ratio("event", BASE)),
+        ]
+        for score in scores
+        if score.event_buckets
+    ]
+
+
+def _method_rows(summary: Summary) -> list[list[str]]:
     keys = ("day", "short", "coverage_95", "coverage_99", "seconds_median", "seconds_5min_3weeks")
-    digits = (3, 3, 3, 3, 3, 3)
-    for name, values in summary.relative.items():
-        cells = [_number(values[key], places) for key, places in zip(keys, digits, strict=True)]
-        table.add_row(name, *cells, f"{values['series']:.0f}")
+    return [
+        [name, *(_number(values[key], 3) for key in keys), f"{values['series']:.0f}"]
+        for name, values in summary.relative.items()
+    ]
+
+
+def _measure_rows(summary: Summary) -> list[list[str]]:
+    verdicts = {True: "holds", False: "MISSED", None: "not measured"}
+    return [[one.name, one.must, _number(one.value, 3), verdicts[one.holds]] for one in summary.measures]
+
+
+def _tables(summary: Summary, scores: Sequence[SeriesScore]) -> list[tuple[str, list[str], list[list[str]]]]:
+    """Return title, headings and rows of each table; shown in the terminal and written to Markdown alike."""
+    per_horizon = ["/MSTL", "/best", "best peer"]
+    event = ["series", "buckets", "/best", "best peer", "/prophet-events", "/MSTL"]
+    method = ["method", "day", "short", "cover .95", "cover .99", "median s", "5min/3wk s", "series"]
+    return [
+        (
+            "Scaled pinball of ours per series, and against MSTL and the best peer",
+            ["series", "day", *per_horizon, "short", *per_horizon],
+            _series_rows(scores),
+        ),
+        ("Event windows: ours against the peers", event, _event_rows(scores)),
+        ("Methods against MSTL (geometric means over series; CPU seconds)", method, _method_rows(summary)),
+        ("Must hold", ["measure", "must", "is", ""], _measure_rows(summary)),
+    ]
+
+
+def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    table = Table(title=title, box=None, pad_edge=False, padding=(0, 1))
+    for at, heading in enumerate(headings):
+        is_text = heading in {"series", "best peer", "measure", "must", "", "method"} and not (
+            heading == "series" and at > 0
+        )
+        table.add_column(heading, justify="left" if is_text else "right", no_wrap=True, overflow="ellipsis")
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
-def _measure_table(summary: Summary) -> Table:
-    table = Table(title="Must hold", box=None, pad_edge=False)
-    table.add_column("measure")
-    table.add_column("must", no_wrap=True)
-    table.add_column("is", justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    for one in summary.measures:
-        verdict = {True: "holds", False: "MISSED", None: "not measured"}[one.holds]
-        table.add_row(one.name, one.must, _number(one.value, 3), verdict)
-    return table
+def update(path: Path, summary: Summary, scores: Sequence[SeriesScore]) -> None:
+    """Replace what stands between the markers in the Markdown file `path` with the tables.
+
+    Raises:
+        ValueError: The file has no markers.
+    """
+    before, begin, rest = path.read_text(encoding="utf-8").partition(MARKER_BEGIN)
+    _, end, after = rest.partition(MARKER_END)
+    if not (begin and end):
+        raise ValueError(f"{path}: put {MARKER_BEGIN} and {MARKER_END} around where the tables go.")
+    lines: list[str] = []
+    for title, headings, rows in _tables(summary, scores):
+        lines += ["", f"**{title}**", "", _markdown(headings), _markdown(["---"] * len(headings))]
+        lines += [_markdown(row) for row in rows]
+    lines += ["", *_failure_lines(summary, scores, "- ")]
+    path.write_text(f"{before}{begin}\n{chr(10).join(lines)}\n\n{end}{after}", encoding="utf-8")
+
+
+def _markdown(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _failure_lines(summary: Summary, scores: Sequence[SeriesScore], bullet: str) -> list[str]:
+    lines: list[str] = []
+    for name, found in summary.failures.items():
+        lines.append(f"{bullet}{name} failed, and is scored as snaive-week there:")
+        for score in (one for one in scores if one.name in found):
+            method = score.methods[name]
+            count = f"{method.failed} of {method.origins}"
+            lines.append(f"  {bullet}{score.name}: {count}: {' / '.join(method.reasons)}")
+    return lines
 
 
 def document(

@@ -27,8 +27,8 @@ WEEK = timedelta(weeks=1)
 RESAMPLED_STEP = timedelta(minutes=5)
 MIN_SPAN = timedelta(days=10)
 HISTORY_DAILY = timedelta(days=730)
-# A daily series gives one scored point per origin; four times the origins still make a thin but usable mean.
-DAILY_ORIGIN_FACTOR = 4
+# A daily series gives one scored point per origin; three times the origins still make a thin but usable mean.
+DAILY_ORIGIN_FACTOR = 3
 EVENT_LEADS = (timedelta(hours=1), timedelta(hours=3), timedelta(hours=6), timedelta(hours=12))
 # What happens right after a match or a broadcast is part of its effect: people come to read the result.
 EVENT_TAIL = HOUR

@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks import __main__ as listing
 from benchmarks import accuracy
+from benchmarks.report import MARKER_BEGIN, MARKER_END
 
 START = datetime(2026, 3, 2, tzinfo=UTC)
 PEERS_WITHOUT_LIBRARY = {"ours", "snaive-week", "snaive-day", "crane-fft"}
@@ -36,7 +37,10 @@ def test_a_run_writes_scores_and_pictures_and_names_what_it_left_out(
     result, pictures = tmp_path / "out.json", tmp_path / "plots"
     base = ["--data", str(folder), "--cache", str(tmp_path / "cache"), "--origins", "2", "--only", "ours"]
 
-    status = accuracy.main([*base, "--json", str(result), "--plots", str(pictures)])
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{MARKER_BEGIN}\nlast time's tables\n{MARKER_END}\nafter\n")
+
+    status = accuracy.main([*base, "--json", str(result), "--plots", str(pictures), "--update", str(page)])
 
     assert status == 0
     printed = capsys.readouterr().out
@@ -48,6 +52,11 @@ def test_a_run_writes_scores_and_pictures_and_names_what_it_left_out(
     assert set(series["methods"]) == PEERS_WITHOUT_LIBRARY
     assert series["ours_over_mstl"]["day"] is None  # MSTL neither ran nor was cached
     assert 0 < series["methods"]["ours"]["day"] < 1
+    text = page.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
+    assert "last time" not in text
+    assert "| shop_1h |" in text
     assert {"shop_1h.png"} == {path.name for path in pictures.iterdir()}
 
 

@@ -6,17 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from benchmarks.peers import (
-    METHODS,
-    Method,
-    MethodError,
-    checked,
-    crane_fft,
-    run_method,
-    snaive_day,
-    snaive_week,
-    time_limit,
-)
+from benchmarks.methods import Method, MethodError, checked, run_method, time_limit
+from benchmarks.peers import METHODS, crane_fft, snaive_day, snaive_week
 from benchmarks.scoring import LEVELS
 from benchmarks.series import HOUR, Task
 
