@@ -1,15 +1,16 @@
 """A server on the fakes, with a clock that the test moves, and a client of it."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 
+import grpc
 import pytest
 
 from controller.adapters.clock import SystemClock
 from controller.adapters.fakes import FakeActuator, FakeSignalCache, FakeStore
 from controller.api.limits import ApiLimits
 from controller.api.server import ApiDependencies, RunningServer, serve
-from controller.client import Client
+from controller.client import ApiError, Client, explain
 from controller.core.types import CapacityProfile, Workload
 
 NOW = datetime(2026, 11, 10, 12, 0, tzinfo=UTC)
@@ -71,3 +72,15 @@ async def server(
 async def client(server: RunningServer) -> AsyncIterator[Client]:
     async with Client(server.target) as connected:
         yield connected
+
+
+@pytest.fixture
+def refused() -> Callable[[Awaitable[object]], Awaitable[ApiError]]:
+    """Await a call that must fail and return what the status says."""
+
+    async def fail(call: Awaitable[object]) -> ApiError:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call
+        return explain(caught.value)
+
+    return fail
