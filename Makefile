@@ -34,6 +34,9 @@ $(VENV)/triton/.installed: requirements/triton.txt $(VENV)/.installed
 	@$(BIN)/python requirements/install.py $(VENV)/triton/bin/python requirements/triton.txt
 	@touch $@
 
+.PHONY: triton
+triton: $(VENV)/triton/.installed ## Install Triton's own environment (its python backend needs numpy<2)
+
 .PHONY: test
 test: install ## Run every test against real PostgreSQL, Valkey and Triton (ARGS="-k name")
 	@$(BIN)/python -m pytest $(ARGS)

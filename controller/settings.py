@@ -64,6 +64,11 @@ class Settings(BaseSettings):
         return timedelta(seconds=self.forecast_step_s)
 
     @property
+    def scrape_period(self) -> timedelta:
+        """Time between two scrapes."""
+        return timedelta(seconds=self.scrape_period_s)
+
+    @property
     def horizon_steps(self) -> int:
         """Forecast buckets per run."""
         return int(self.forecast_horizon_s // self.forecast_step_s)

@@ -9,7 +9,7 @@ import logging
 from datetime import timedelta
 
 from controller.core.resources import Lease
-from controller.ports import Clock, LeaseStore, UnavailableError
+from controller.ports import Clock, LeaseStore, PortError
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Leadership:
         asked_s = self._clock.monotonic()
         try:
             lease = await self._leases.acquire(self._name, self._holder, self._duration)
-        except UnavailableError as error:
+        except PortError as error:
             log.warning("lease %s could not be renewed: %s", self._name, error)
             return self.token
         if (lease is None) != (self._lease is None):
@@ -78,5 +78,5 @@ class Leadership:
         if lease is not None:
             try:
                 await self._leases.release(lease)
-            except UnavailableError as error:
+            except PortError as error:
                 log.warning("lease %s could not be released; it ends by itself: %s", self._name, error)
