@@ -1,13 +1,38 @@
-"""Combine the models into quantiles."""
+"""Combine the models into quantiles, per horizon band, by how they did inside the history.
 
-from collections.abc import Mapping
+Promises: every member is scored on the same held-out rows, in units of demand; a member that fails or
+returns no number is left out; what is left adds up to the forecast, and the components to its median.
+Refuses: nothing; without a single usable member it returns the level with wide bounds.
+Called by: `forecaster.service`.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
 import numpy as np
+from scipy.special import ndtri
 
+from forecaster.events import known_effects
+from forecaster.intervals import spread
+from forecaster.models.seasonal import seasons
+from forecaster.models.stack import Band, Context, Plan, bands, context, copy_band, fit_band, plan
 from forecaster.series import Grid
-from forecaster.types import Components, Event, Floats
+from forecaster.transform import Transform
+from forecaster.types import Bools, Components, Event, Floats
+
+# Two views of the same history: nearly multiplicative, and additive below the mean.
+OFFSETS = (0.03, 1.0)
+NAMES = ("multiplicative", "additive")
+# Weights fall with this power of a member's loss: 10 % worse is half as heavy.
+POWER = 6.0
+SCORE_LEVELS = (0.1, 0.5, 0.9, 0.95, 0.99)
+TRUST_EVENT = 0.2
+FLAG_SHIFT = 0.05
+# Without events, demand beyond this multiple of anything seen is not forecast.
+GROWTH_MAX = 2.0
+# One standard deviation of log demand over a day when nothing else is known.
+BLIND_SPREAD = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,36 +48,191 @@ class Prediction:
     correction_half_life: timedelta
 
 
-def predict(grid: Grid, horizon: int, levels: Floats, _events: tuple[Event, ...]) -> Prediction:
-    """Return quantiles `[horizon, len(levels)]`: last week's shape, scaled to the level of the last day."""
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One view of the history: a transform, and the context of models on it."""
+
+    name: str
+    transform: Transform
+    z: Floats
+    context: Context
+    event_spread: Floats
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """One member's forecast of a band: demand quantiles `[H, Q]`, medians without parts, and its loss."""
+
+    name: str
+    quantiles: Floats
+    without_event: Floats
+    without_pull: Floats
+    loss: float
+    level_share: float
+
+
+def predict(grid: Grid, horizon: int, levels: Floats, events: tuple[Event, ...]) -> Prediction:
+    """Return quantiles `[horizon, len(levels)]` with their explanation."""
     known = grid.values[np.isfinite(grid.values)]
+    unit = float(known.mean())
+    if unit <= 0.0 and not any(e.expected_peak for e in events):
+        return _nothing(horizon, len(levels), grid)
+    unit = unit or 1.0
+    every = np.union1d(levels, SCORE_LEVELS)
+    members = [
+        _member(name, Transform(unit, offset), grid, horizon, events)
+        for name, offset in zip(NAMES, OFFSETS, strict=True)
+    ]
     n, day = len(grid.values), grid.day
-    floor = 0.01 * float(np.mean(known)) or 1.0
-    z = np.log(grid.values + floor)
-    lag = next((k for k in (7 * day, day) if n >= k + max(day, 2)), 0)
-    ahead = np.arange(n, n + horizon)
-    if lag:
-        past = ahead - lag * ((ahead - n) // lag + 1)
-        season = np.where(np.isfinite(z[past]), z[past], np.nanmedian(z))
-        residual = z[lag:] - z[:-lag]
-        residual = residual[np.isfinite(residual)]
-    else:
-        season = np.full(horizon, float(np.log(known[-12:] + floor).mean()))
-        residual = np.diff(np.log(known + floor)) * 3.0
-    if not len(residual):
-        residual = np.zeros(1)
-    spread = np.quantile(residual - np.median(residual), levels)
-    values = np.maximum(np.exp(season[:, None] + spread[None, :]) - floor, 0.0)
-    values = np.maximum.accumulate(values, axis=1)
-    median = np.maximum(np.exp(season) - floor, 0.0)
-    zero = np.zeros(horizon)
-    level = np.full(horizon, float(np.mean(median)))
+    first = int(np.flatnonzero(np.isfinite(grid.values))[0])
+    out = np.full((horizon, len(every)), np.nan)
+    calm, still = np.full(horizon, np.nan), np.full(horizon, np.nan)
+    weights: dict[str, float] = {}
+    shares: list[tuple[int, float]] = []
+    for steps in bands(horizon, day):
+        p = plan(n, day, steps, first + _warmup(n - first, day))
+        opinions = _opinions(members, p, day, every, float(known.max())) if p is not None else []
+        if not opinions:
+            continue
+        best = min(o.loss for o in opinions) + 1e-9 * unit
+        w = np.array([(best / (o.loss + 1e-9 * unit)) ** POWER for o in opinions])
+        w /= w.sum()
+        at = steps - 1
+        out[at] = np.tensordot(w, np.stack([o.quantiles for o in opinions]), axes=1)
+        calm[at] = w @ np.stack([o.without_event for o in opinions])
+        still[at] = w @ np.stack([o.without_pull for o in opinions])
+        shares.append((int(steps[0]), float(w @ [o.level_share for o in opinions])))
+        for o, share in zip(opinions, w, strict=True):
+            weights[o.name] = weights.get(o.name, 0.0) + float(share) * len(steps) / horizon
+    blind: Bools = np.asarray(~np.isfinite(out).all(axis=1))
+    if blind.any():
+        _fill_blind(members[0], out, calm, still, blind, every)
+        weights["level"] = float(blind.mean())
+    out = np.maximum.accumulate(out, axis=1)
+    median = out[:, np.searchsorted(every, 0.5)]
+    gain, half_life = _persistence(shares, grid)
     return Prediction(
-        values=values,
+        values=out[:, np.searchsorted(every, levels)],
         median=median,
-        model_weights={"seasonal_naive": 1.0},
-        reasons=(),
-        components=Components(level, zero, median - level, zero, zero),
-        correction_gain=0.7,
-        correction_half_life=timedelta(hours=3),
+        model_weights={name: share for name, share in sorted(weights.items()) if share > 0.0},
+        reasons=members[0].reasons,
+        components=_components(median, calm, still),
+        correction_gain=gain,
+        correction_half_life=half_life,
     )
+
+
+def _nothing(horizon: int, level_count: int, grid: Grid) -> Prediction:
+    """Return zeros for a history of zeros: verified absence of demand is data."""
+    zero = np.zeros(horizon)
+    return Prediction(
+        values=np.zeros((horizon, level_count)),
+        median=zero,
+        model_weights={"zero": 1.0},
+        reasons=("Every observation is zero; nothing shows how demand would begin.",),
+        components=Components(zero, zero, zero, zero, zero),
+        correction_gain=1.0,
+        correction_half_life=timedelta(seconds=grid.step_s),
+    )
+
+
+def _warmup(n: int, day: int) -> int:
+    """Return how many steps must lie before a training origin, so that its features exist."""
+    if n > 9 * day:
+        return 7 * day + 1
+    if n > 3 * day:
+        return day + 1
+    return min(n // 3, 12)
+
+
+def _member(name: str, transform: Transform, grid: Grid, horizon: int, events: Sequence[Event]) -> Member:
+    z = transform.forward(grid.values)
+    n, total = len(z), len(z) + horizon
+    none = np.zeros(total)
+    effects, calm = known_effects(z, transform, grid, horizon, events)
+    if effects is None:
+        bare = context(seasons(z, grid.day), none, none.astype(bool), none[:0])
+        return Member(name, transform, z, bare, none[n:], ())
+    flagged: Bools = effects.inside | (effects.touched & (np.abs(effects.shift) > FLAG_SHIFT))
+    trust = np.where(flagged[:n], TRUST_EVENT, 1.0)
+    made = context(seasons(z - effects.shift[:n], grid.day, trust), effects.shift, flagged, calm)
+    return Member(name, transform, z, made, effects.spread[n:], effects.reasons)
+
+
+def _opinions(members: Sequence[Member], p: Plan, day: int, levels: Floats, top: float) -> list[Opinion]:
+    """Return every member's forecast of one band, and those of plain copies of last week and yesterday."""
+    bands_: list[tuple[str, Member, Band | None]] = [(m.name, m, fit_band(m.context, p)) for m in members]
+    if not members[0].context.flagged.any():
+        bands_ += [
+            ("last_week", members[0], copy_band(members[0].z, 7 * day, p)),
+            ("yesterday", members[0], copy_band(members[0].z, day, p)),
+        ]
+    return [_opinion(name, m, band, p, day, levels, top) for name, m, band in bands_ if band is not None]
+
+
+def _opinion(name: str, m: Member, band: Band, p: Plan, day: int, levels: Floats, top: float) -> Opinion:
+    n = len(m.z)
+    flagged = m.context.flagged[n - 1 + p.steps]
+    s = spread(band, p, day, levels, ndtri(levels), flagged, m.event_spread[p.steps - 1])
+    back = m.transform.back
+    ceiling = float(m.transform.forward(np.array([GROWTH_MAX * top]))[0])
+    z = np.minimum(band.location[:, None] + s.now, ceiling)
+    middle = int(np.searchsorted(levels, 0.5))
+    scored = np.searchsorted(levels, SCORE_LEVELS)
+    rows = back((band.fitted + band.row_shift)[:, None] + s.rows[:, scored])
+    missed = back(band.target + band.row_shift)[:, None] - rows
+    tau = np.asarray(SCORE_LEVELS)
+    loss = np.maximum(tau * missed, (tau - 1.0) * missed).mean(axis=1)
+    return Opinion(
+        name=name,
+        quantiles=back(z + band.shift[:, None]),
+        without_event=back(z[:, middle]),
+        without_pull=back(np.minimum(z[:, middle] - band.pull, ceiling)),
+        loss=float(band.weight @ loss / band.weight.sum()),
+        level_share=band.level_share,
+    )
+
+
+def _fill_blind(m: Member, out: Floats, calm: Floats, still: Floats, blind: Bools, levels: Floats) -> None:
+    """Forecast steps no model reached: the last forecast or the recent level, wider with every step."""
+    n, back = len(m.z), m.transform.back
+    steps = np.flatnonzero(blind)
+    seen = np.flatnonzero(~blind)
+    normal = ndtri(levels)
+    shift = m.context.shift[n:][steps]
+    middle = int(np.searchsorted(levels, 0.5))
+    level = float(m.context.slow[-1]) if not len(seen) else float(m.transform.forward(calm[seen[-1]]))
+    z = m.z[np.isfinite(m.z)]
+    moves = np.abs(np.diff(z))
+    rough = float(np.median(moves)) * 1.5 if len(moves) else 0.0
+    ahead = (steps + 1.0) / m.context.seasons.day
+    wide = np.hypot(rough, BLIND_SPREAD * np.sqrt(np.minimum(ahead, 7.0)))
+    dev = wide[:, None] * normal[None, :]
+    if len(seen):
+        edge = m.transform.forward(out[seen[-1]])
+        dev = np.sign(normal) * np.hypot(dev, np.nan_to_num(edge - edge[middle])[None, :])
+    out[steps] = back(level + dev + shift[:, None])
+    calm[steps] = still[steps] = back(np.full(len(steps), level))
+
+
+def _components(median: Floats, calm: Floats, still: Floats) -> Components:
+    baseline = np.full(len(median), float(still.mean()))
+    zero = np.zeros(len(median))
+    return Components(
+        baseline=baseline,
+        trend=zero,
+        season=still - baseline,
+        event=median - calm,
+        correction=calm - still,
+    )
+
+
+def _persistence(shares: Sequence[tuple[int, float]], grid: Grid) -> tuple[float, timedelta]:
+    """Return how much of a fresh level error to believe, and when half of that is gone."""
+    if not shares:
+        return 0.5, timedelta(hours=3)
+    gain = float(np.clip(shares[0][1], 0.05, 1.0))
+    faded = [first for first, share in shares if share <= gain / 2.0]
+    steps = faded[0] if faded else 2 * shares[-1][0]
+    return gain, timedelta(seconds=max(steps, 1) * grid.step_s)

@@ -1,0 +1,105 @@
+"""Causal seasonal features: what a model may know about a step before it happens.
+
+Promises: the value at position i uses observations up to i only (smoothed arrays: up to i + `half`), so a
+feature read at a lag of `lag` steps can never see the future of an origin `lag` - `half` steps earlier.
+Refuses: nothing; gaps (NaN) are skipped, and a feature without data is NaN.
+Called by: `forecaster.models.stack`.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.signal import lfilter
+
+from forecaster.types import Floats
+
+
+def smooth(z: Floats, half: int) -> Floats:
+    """Return the centred mean over 2 * `half` + 1 steps, skipping gaps; a gap without neighbours stays."""
+    if half == 0:
+        return z
+    known = np.isfinite(z)
+    total = np.concatenate(([0.0], np.cumsum(np.where(known, z, 0.0))))
+    count = np.concatenate(([0], np.cumsum(known)))
+    n = len(z)
+    low = np.maximum(np.arange(n) - half, 0)
+    high = np.minimum(np.arange(n) + half + 1, n)
+    held = count[high] - count[low]
+    return np.where(held > 0, (total[high] - total[low]) / np.maximum(held, 1), np.nan)
+
+
+def decayed(r: Floats, half_life: float) -> Floats:
+    """Return the exponentially weighted mean up to each position, skipping gaps; NaN before any data."""
+    keep = 0.5 ** (1.0 / half_life)
+    known = np.isfinite(r)
+    total = np.asarray(lfilter([1.0], [1.0, -keep], np.where(known, r, 0.0)))
+    weight = np.asarray(lfilter([1.0], [1.0, -keep], known.astype(np.float64)))
+    return np.where(weight > 1e-9, total / np.maximum(weight, 1e-9), np.nan)
+
+
+def profile(z: Floats, period: int, alpha: float, trust: Floats | None = None) -> Floats:
+    """Return at i the exponentially weighted mean of z[i], z[i - period], z[i - 2 period], ...; NaN unseen.
+
+    `trust` in [0, 1] says how much each value counts; all fully when it is None.
+    """
+    n = len(z)
+    rounds = -(-n // period)
+    padded = np.concatenate((np.full(rounds * period - n, np.nan), z)).reshape(rounds, period)
+    known = np.isfinite(padded).astype(np.float64)
+    if trust is not None:
+        known *= np.concatenate((np.zeros(rounds * period - n), trust)).reshape(rounds, period)
+    value = np.where(known > 0, padded, 0.0)
+    out = np.empty_like(padded)
+    total, weight = np.zeros(period), np.zeros(period)
+    for k in range(rounds):
+        fresh = alpha * known[k]
+        total = total * (1.0 - fresh) + fresh * value[k]
+        weight = weight * (1.0 - fresh) + fresh
+        with np.errstate(invalid="ignore", divide="ignore"):
+            out[k] = total / weight
+    return out.reshape(-1)[rounds * period - n :]
+
+
+def lagged(a: Floats, lag: int, extra: int = 0) -> Floats:
+    """Return `[N + extra]` with the value of `lag` steps before at each position; NaN where there is none."""
+    out = np.full(len(a) + extra, np.nan)
+    if lag < len(out):
+        piece = a[: max(len(out) - lag, 0)]
+        out[lag : lag + len(piece)] = piece
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class Seasons:
+    """Causal profiles `[N]` over a grid of `day` steps a day (see the module's promise)."""
+
+    day: int
+    half: int
+    raw: Floats
+    near: Floats
+    daily: Floats
+    daily_fast: Floats
+    weekly: Floats
+    contrast: Floats
+    has_week: bool
+
+
+def seasons(z: Floats, day: int, trust: Floats | None = None) -> Seasons:
+    """Build every profile once; the origins and horizons of all models read from them."""
+    half = day // 48
+    near = smooth(z, half)
+    daily = profile(near, day, 0.15, trust)
+    weekly = profile(near, 7 * day, 0.35, trust)
+    wide = day // 12
+    contrast = smooth(weekly - daily, wide)
+    return Seasons(
+        day=day,
+        half=half,
+        raw=z,
+        near=near,
+        daily=daily,
+        daily_fast=profile(near, day, 0.5, trust),
+        weekly=weekly,
+        contrast=contrast,
+        has_week=len(z) >= 8 * day,
+    )

@@ -1,0 +1,346 @@
+"""Direct multi-horizon stacking: one robust regression per horizon band over causal seasonal features.
+
+Promises: fitted only on targets inside the history, with features their origins could see; residuals are
+cross-fitted (each block of origins is predicted by the others), so intervals are not flattered.
+Refuses: nothing; a band without enough training targets is None.
+Called by: `forecaster.ensemble`.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from forecaster.models.seasonal import Seasons, decayed, lagged, profile, smooth
+from forecaster.types import Bools, Floats
+
+BLOCK_COUNT = 5
+ITERATION_COUNT = 4
+ROW_COUNT_MAX = 1800
+HORIZONS_PER_BAND = 6
+TRAIN_DAYS_MAX = 84
+TRAIN_STEPS_MIN = 730
+RECENCY_DAYS = 21.0
+RECENCY_STEPS_MIN = 200
+# Share of the data that the prior (the seasonal anchor alone) weighs: little where many independent
+# windows of the horizon fit into the history, more where a window is a day.
+RIDGE = 0.004
+RIDGE_LONG = 0.12
+FIRST_LEVEL = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Everything that origins and horizons read; arrays `[N]` are causal, `[N + H]` are known in advance.
+
+    Attributes:
+        seasons: Profiles of demand without events.
+        slow: `[N]` level over days, the anchor while no day has been seen.
+        levels: `[N]` each: how far recent demand lies from its usual shape, from fast to slow memory.
+        phase_scale: `[N]` usual size of an error at this time of day.
+        volatility: `[N]` each: recent roughness and error size.
+        phase_half: Half-width of the smoothing in `phase_scale`.
+        shift: `[N + H]` effect of events.
+        flagged: `[N + H]` steps within reach of an event.
+        calm: `[N + H]` usual demand as seen without event steps; empty without events.
+    """
+
+    seasons: Seasons
+    slow: Floats
+    levels: tuple[Floats, ...]
+    phase_scale: Floats
+    volatility: tuple[Floats, ...]
+    phase_half: int
+    shift: Floats
+    flagged: Bools
+    calm: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Training origins `[T]`, horizons `[P]` and recency weights `[T, P]` of one band; `steps` is the band."""
+
+    steps: np.ndarray
+    origins: np.ndarray
+    picks: np.ndarray
+    weight: Floats
+    days: float
+
+    @property
+    def targets(self) -> np.ndarray:
+        """Positions `[T, P]` the training rows forecast."""
+        return np.asarray(self.origins[:, None] + self.picks[None, :])
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """A fitted band of horizons, in transformed units without events.
+
+    Attributes:
+        location: `[H]` centre of the forecast.
+        pull: `[H]` the part of it that comes from the newest observations.
+        shift: `[H]` effect of events, to be added.
+        scale: `[H]` size of its error.
+        target: `[R]` what happened in training rows.
+        fitted: `[R]` what the model said of them without having seen them.
+        spread: `[R]` the scale it gave them.
+        row_shift: `[R]` effect of events in the rows.
+        weight: `[R]` how much each row counts.
+        flagged: `[R]` which rows lie within reach of an event.
+        level_share: Share of a level error that is still there at this horizon.
+    """
+
+    location: Floats
+    pull: Floats
+    shift: Floats
+    scale: Floats
+    target: Floats
+    fitted: Floats
+    spread: Floats
+    row_shift: Floats
+    weight: Floats
+    flagged: Bools
+    level_share: float
+
+
+def context(seasons: Seasons, shift: Floats, flagged: Bools, calm: Floats) -> Context:
+    """Compute level errors and scales of the history against yesterday's and last week's shape."""
+    day = seasons.day
+    hour = max(day / 24.0, 1.0)
+    slow = decayed(seasons.raw, max(float(day), 3.0))
+    anchor = anchor_before(seasons)
+    anchor = np.where(np.isfinite(anchor), anchor, lagged(slow, 1))
+    r = seasons.raw - anchor
+    lives = sorted({max(x, 0.5) for x in (0.5, hour / 4, hour, 4.0 * hour, float(day), 4.0 * day)})
+    smoothed = decayed(r, max(hour / 2, 1.0))
+    rough = np.abs(r - lagged(smoothed, 1))
+    size = np.abs(r - np.nan_to_num(lagged(decayed(r, 4.0 * day), 1)))
+    phase_half = day // 24
+    return Context(
+        seasons=seasons,
+        slow=slow,
+        levels=tuple(np.nan_to_num(decayed(r, life)) for life in lives),
+        phase_scale=profile(smooth(size, phase_half), day, 0.1),
+        volatility=(
+            decayed(rough, hour),
+            decayed(rough, float(day)),
+            decayed(size, 2.0 * hour),
+            decayed(size, 2.0 * day),
+        ),
+        phase_half=phase_half,
+        shift=shift,
+        flagged=flagged,
+        calm=calm,
+    )
+
+
+def anchor_before(s: Seasons) -> Floats:
+    """Return `[N]`: what was known of each step a day (at least `half` steps more than a step) before."""
+    daily = lagged(s.daily, s.day * -(-(1 + s.half) // s.day))
+    contrast = lagged(s.contrast, 7 * s.day)
+    return _anchor(daily, lagged(s.weekly, 7 * s.day), daily + contrast)
+
+
+def season_ahead(s: Seasons, horizon: int) -> Floats:
+    """Return the anchor `[horizon]` after the last position."""
+    return np.asarray(_seasonal(s, np.array([len(s.raw) - 1]), np.arange(1, horizon + 1))[0][0])
+
+
+def bands(horizon: int, day: int) -> list[np.ndarray]:
+    """Split 1..horizon into bands that double up to a day, then one per day."""
+    edges = [0, 1]
+    while edges[-1] < min(day, horizon):
+        edges.append(min(2 * edges[-1] if edges[-1] > 1 else 3, day))
+    # A short remainder of the day joins the band before it.
+    if len(edges) > 2 and edges[-1] == day and edges[-1] - edges[-2] < edges[-2] // 4:
+        del edges[-2]
+    while edges[-1] < horizon:
+        edges.append(edges[-1] + day)
+    return [np.arange(a + 1, min(b, horizon) + 1) for a, b in pairwise(edges) if a < horizon]
+
+
+def plan(n: int, day: int, steps: np.ndarray, warmup: int) -> Plan | None:
+    """Choose training origins and horizons of a band; None when the history is too short."""
+    picks = np.unique(steps[np.linspace(0, len(steps) - 1, HORIZONS_PER_BAND).astype(int)])
+    newest = n - 1 - int(picks[-1])
+    oldest = max(warmup, newest - max(TRAIN_DAYS_MAX * day, TRAIN_STEPS_MIN))
+    if newest - oldest < 8:
+        return None
+    stride = max(1, -(-(newest - oldest) * len(picks) // ROW_COUNT_MAX))
+    if stride > 1 and day % stride == 0:
+        stride += 1  # so that origins visit every time of day
+    origins = np.arange(newest, oldest, -stride)[::-1]
+    fade = 0.5 ** ((newest - origins) / max(RECENCY_DAYS * day, RECENCY_STEPS_MIN))
+    weight = np.repeat(fade[:, None], len(picks), axis=1)
+    return Plan(steps, origins, picks, weight, float(newest - oldest) / day)
+
+
+def fit_band(c: Context, p: Plan) -> Band | None:
+    """Fit one band on the history and apply it at the last position; None with too few targets."""
+    n = len(c.seasons.raw)
+    anchor, x = design(c, p.origins, p.picks)
+    target = c.seasons.raw[p.targets]
+    ok = np.isfinite(target) & np.isfinite(anchor)
+    if ok.sum() < 3 * x.shape[-1]:
+        return None
+    y = (target - anchor)[ok]
+    usual = anchor[ok]
+    # Errors are scored in demand, where a step at the daily peak weighs more than one at night.
+    importance = np.exp(np.clip(usual - np.median(usual), -3.0, 3.0))
+    block = np.repeat(
+        (np.arange(len(p.origins)) * BLOCK_COUNT // len(p.origins))[:, None], len(p.picks), axis=1
+    )
+    ridge = RIDGE + RIDGE_LONG * min(float(p.picks[-1]) / c.seasons.day, 1.0)
+    beta, held_out = _cross_fit(x[ok], y, p.weight[ok] * importance, block[ok], ridge)
+    floor = max(float(np.median(np.abs(held_out))) * 0.02, 1e-6)
+    g = log_scale_features(c, p.origins, p.picks, floor)[ok]
+    gamma = _scale_fit(g, np.log(np.abs(held_out) + floor), p.weight[ok])
+    fitted_scale = g @ gamma
+    low, high = np.quantile(fitted_scale, (0.005, 0.995)) + np.array((-0.3, 0.3))
+    last = np.array([n - 1])
+    anchor_now, x_now = design(c, last, p.steps)
+    g_now = log_scale_features(c, last, p.steps, floor)
+    newest = slice(FIRST_LEVEL, FIRST_LEVEL + len(c.levels))
+    return Band(
+        location=anchor_now[0] + x_now[0] @ beta,
+        pull=x_now[0, :, newest] @ beta[newest],
+        shift=c.shift[n - 1 + p.steps],
+        scale=np.exp(np.clip(g_now[0] @ gamma, low, high)),
+        target=target[ok],
+        fitted=target[ok] - held_out,
+        spread=np.exp(np.clip(fitted_scale, low, high)),
+        row_shift=c.shift[p.targets][ok],
+        weight=p.weight[ok],
+        flagged=c.flagged[p.targets][ok],
+        level_share=float(np.clip(beta[newest].sum(), 0.0, 1.0)),
+    )
+
+
+def copy_band(z: Floats, lag: int, p: Plan) -> Band | None:
+    """Return the band of the seasonal-naive forecast: the value one or more whole `lag` steps before."""
+    n = len(z)
+    now = n - 1 + p.steps - lag * _rounds(p.steps, lag)
+    at = p.targets - (lag * _rounds(p.picks, lag))[None, :]
+    if now.min() < 0 or not np.isfinite(z[now]).all():
+        return None
+    target = z[p.targets]
+    fitted = np.where(at >= 0, z[np.maximum(at, 0)], np.nan)
+    ok = np.isfinite(target) & np.isfinite(fitted)
+    rows = int(ok.sum())
+    if rows < 30:
+        return None
+    none = np.zeros(len(p.steps))
+    return Band(
+        location=z[now],
+        pull=none,
+        shift=none,
+        scale=np.ones(len(p.steps)),
+        target=target[ok],
+        fitted=fitted[ok],
+        spread=np.ones(rows),
+        row_shift=np.zeros(rows),
+        weight=p.weight[ok],
+        flagged=np.zeros(rows, dtype=bool),
+        level_share=0.0,
+    )
+
+
+def design(c: Context, t: np.ndarray, h: np.ndarray) -> tuple[Floats, Floats]:
+    """Return anchor `[T, H]` and features `[T, H, P]` of horizons `h` at origins `t`."""
+    s = c.seasons
+    anchor, daily, weekly, at_day, at_week = _seasonal(s, t, h)
+    anchor = np.where(np.isfinite(anchor), anchor, c.slow[t][:, None])
+    x = np.zeros((*anchor.shape, FIRST_LEVEL + len(c.levels) + 4 * bool(c.flagged.any())))
+    x[..., 0] = 1.0
+    x[..., 1] = weekly - anchor
+    x[..., 2] = _read(s.near, at_week) - anchor
+    x[..., 3] = daily - anchor
+    x[..., 4] = _read(s.daily_fast, at_day) - anchor
+    x[..., 5] = _read(s.near, at_day) - anchor
+    for k, level in enumerate(c.levels):
+        x[..., FIRST_LEVEL + k] = level[t][:, None]
+    if c.flagged.any():
+        tau = t[:, None] + h[None, :]
+        flag = c.flagged[tau].astype(np.float64)
+        x[..., -4] = flag
+        x[..., -3] = flag * (c.calm[tau] - anchor)
+        x[..., -2] = flag * c.levels[-1][t][:, None]
+        x[..., -1] = flag * c.levels[2][t][:, None]
+    return anchor, np.nan_to_num(x, copy=False)
+
+
+def _seasonal(
+    s: Seasons, t: np.ndarray, h: np.ndarray
+) -> tuple[Floats, Floats, Floats, np.ndarray, np.ndarray]:
+    """Return anchor, daily and weekly profile `[T, H]` and the positions they were read at (< 0: before all)."""
+    tau = t[:, None] + h[None, :]
+    wide = s.day // 12
+    at_day = tau - (s.day * _rounds(h + s.half, s.day))[None, :]
+    at_week = tau - (7 * s.day * _rounds(h + wide + s.half, 7 * s.day))[None, :]
+    daily = _read(s.daily, at_day)
+    weekly = _read(s.weekly, at_week)
+    return _anchor(daily, weekly, daily + _read(s.contrast, at_week)), daily, weekly, at_day, at_week
+
+
+def _read(a: Floats, at: np.ndarray) -> Floats:
+    return np.where(at >= 0, a[np.maximum(at, 0)], np.nan)
+
+
+def _anchor(daily: Floats, weekly: Floats, both: Floats) -> Floats:
+    mean = 0.5 * (weekly + both)
+    return np.where(np.isfinite(mean), mean, daily)
+
+
+def _rounds(h: np.ndarray, period: int) -> np.ndarray:
+    return np.asarray(-(-h // period))
+
+
+def log_scale_features(c: Context, t: np.ndarray, h: np.ndarray, floor: float) -> Floats:
+    """Return `[T, H, G]`: a constant, logs of the phase's and the recent volatility, and the event flag."""
+    tau = t[:, None] + h[None, :]
+    at = tau - (c.seasons.day * _rounds(h + c.phase_half, c.seasons.day))[None, :]
+    x = np.zeros((*tau.shape, 3 + len(c.volatility)))
+    x[..., 0] = 1.0
+    x[..., 1] = np.log(np.nan_to_num(_read(c.phase_scale, at)) + floor)
+    for k, v in enumerate(c.volatility):
+        x[..., 2 + k] = np.log(np.nan_to_num(v[t]) + floor)[:, None]
+    x[..., -1] = c.flagged[tau]
+    return x
+
+
+def _cross_fit(
+    x: Floats, y: Floats, weight: Floats, block: np.ndarray, ridge_share: float
+) -> tuple[Floats, Floats]:
+    """Return the least-absolute-deviation fit `[P]` and each block's residuals under the other blocks' fit."""
+    w = weight / weight.mean()
+    ridge = np.maximum(w @ (x * x), 1e-9) * ridge_share
+    ridge[0] *= 0.3
+    beta, e = np.zeros(x.shape[1]), y
+    xw, share = x, 1.0
+    for _ in range(ITERATION_COUNT):
+        size = np.abs(e)
+        delta = float(np.median(size)) * 0.2 + 1e-9
+        irls = w * (delta / np.maximum(size, delta))
+        share = float(irls.mean())
+        xw = x * irls[:, None]
+        beta = np.linalg.solve(xw.T @ x + np.diag(ridge * share), xw.T @ y)
+        e = y - x @ beta
+    edges = np.searchsorted(block, np.arange(BLOCK_COUNT + 1))
+    parts = [slice(a, b) for a, b in pairwise(edges)]
+    grams = np.stack([xw[part].T @ x[part] for part in parts])
+    sides = np.stack([xw[part].T @ y[part] for part in parts])
+    others = np.linalg.solve(
+        grams.sum(axis=0) + np.diag(ridge * share) - grams, (sides.sum(axis=0) - sides)[..., None]
+    )[..., 0]
+    held_out = np.concatenate([y[part] - x[part] @ b for part, b in zip(parts, others, strict=True)])
+    return beta, held_out
+
+
+def _scale_fit(g: Floats, target: Floats, weight: Floats) -> Floats:
+    """Return weights of the log-scale features `[G]`, shrunk towards half the phase's scale."""
+    prior = np.zeros(g.shape[1])
+    prior[1] = 0.5
+    centre = weight @ g / weight.sum()
+    ridge = np.diag(0.05 * (weight @ (g - centre) ** 2) + 1e-6)
+    gw = g * weight[:, None]
+    return prior + np.linalg.solve(gw.T @ g + ridge, gw.T @ (target - g @ prior))
