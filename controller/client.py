@@ -104,12 +104,17 @@ class _SafeRetries(grpc.aio.UnaryUnaryClientInterceptor):
         details: Any = client_call_details
         if details.timeout is None:
             details = details._replace(timeout=DEADLINE_S)
-        if "request_id" in request.DESCRIPTOR.fields_by_name and not request.request_id:
-            identified = type(request)()
-            identified.CopyFrom(request)
-            identified.request_id = str(uuid.uuid4())
-            request = identified
-        return await continuation(details, request)
+        return await continuation(details, _identified(request))
+
+
+def _identified(request: Any) -> Any:  # noqa: ANN401 -- any message, or what a caller serializes itself
+    descriptor = getattr(request, "DESCRIPTOR", None)
+    if descriptor is None or "request_id" not in descriptor.fields_by_name or request.request_id:
+        return request
+    identified = type(request)()
+    identified.CopyFrom(request)
+    identified.request_id = str(uuid.uuid4())
+    return identified
 
 
 class Client:

@@ -87,8 +87,7 @@ SHAPES = Shapes(
             Replica,
             event_pb2.Replica,
             names={"ordered_at": "order_time"},
-            # Addresses and profiles of replicas are nobody's business outside.
-            core_only=frozenset({"profile", "endpoint", "metrics_url", "stage_s"}),
+            partial=True,  # addresses and profiles of replicas are nobody's business outside
         ),
         Shape(
             CapacityPlan,
@@ -126,8 +125,7 @@ SHAPES = Shapes(
         Shape(
             WorkloadState,
             control_pb2.WorkloadStatus,
-            # What the core remembers for its own arithmetic; the plan has a method of its own.
-            core_only=frozenset({"changes", "needs", "plan", "recorded_key", "recorded_at"}),
+            partial=True,  # the core remembers more, for its own arithmetic
             wire_only=frozenset({"name"}),
         ),
         Shape(

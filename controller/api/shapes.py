@@ -33,7 +33,8 @@ Read = Callable[[Any, str], Any]
 class Shape:
     """How one core type looks on the wire. ``names`` pairs core fields with differently named ones.
 
-    ``core_only`` and ``wire_only`` are handled by the mapper itself, or belong to one side only.
+    ``core_only`` and ``wire_only`` are handled by the mapper itself, or belong to one side only. A
+    ``partial`` shape shows a part of the core type; the rest is internal and may change freely.
     """
 
     core: type[Any]
@@ -41,6 +42,7 @@ class Shape:
     names: Mapping[str, str] = field(default_factory=dict[str, str])
     core_only: frozenset[str] = frozenset()
     wire_only: frozenset[str] = frozenset()
+    partial: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,9 @@ class Shapes:
             core = {f.name for f in dataclasses.fields(shape.core)}
             wire = {f.name for f in shape.wire.DESCRIPTOR.fields}
             plan = self._plan(shape)
-            missing += [f"{shape.core.__name__}.{n}" for n in core - shape.core_only - {i.core for i in plan}]
+            if not shape.partial:
+                paired = shape.core_only | {item.core for item in plan}
+                missing += [f"{shape.core.__name__}.{name}" for name in core - paired]
             missing += [f"{shape.wire.__name__}.{n}" for n in wire - shape.wire_only - {i.wire for i in plan}]
         return sorted(missing)
 

@@ -73,7 +73,9 @@ def _resolve(
         findings.add(
             f"{side}_local", f"does not exist in {time_zone} on that day; start the recurrence on another day"
         )
-    if instant is not None and instant != resolved:
+    if instant is not None and to_local(instant, time_zone).replace(microsecond=0) == local:
+        return instant  # also the second of an hour that occurs twice: the instant says which
+    if instant is not None:
         findings.add(
             f"{side}_local",
             f"is {resolved:%Y-%m-%dT%H:%M:%SZ} in UTC, but {side}_time says {instant:%Y-%m-%dT%H:%M:%SZ}; give one of them",

@@ -95,6 +95,7 @@ def _check_policy(policy: Policy, findings: Findings) -> None:
     findings.number("policy.panic_threshold", policy.panic_threshold, 1, 100)
     findings.number("policy.quorum", policy.quorum, 0, 1, above=True)
     findings.number("policy.fizzle_share", policy.fizzle_share, 0, 1)
+    findings.number("policy.planner_floor_share", policy.planner_floor_share, 0, 1)
     findings.number("policy.arrival_scv", policy.arrival_scv, 0, 100)
     for name, (low, high) in _POLICY_DURATIONS.items():
         findings.duration(f"policy.{name}", getattr(policy, name), low, high)

@@ -399,6 +399,7 @@ class Floor(_message.Message):
     OCCURRENCE_ID_FIELD_NUMBER: _builtins.int
     DEMAND_QPS_FIELD_NUMBER: _builtins.int
     UNMET_REPLICAS_FIELD_NUMBER: _builtins.int
+    BASE_QPS_FIELD_NUMBER: _builtins.int
     replicas: _builtins.int
     """At least this many replicas."""
     reason: _builtins.str
@@ -409,6 +410,8 @@ class Floor(_message.Message):
     """Demand it is made for, requests per second. Absent: unknown, the floor is min_replicas."""
     unmet_replicas: _builtins.int
     """Replicas that max_replicas or quota cut off, known at plan time."""
+    base_qps: _builtins.float
+    """Present demand that an expected multiplier was applied to, requests per second. Absent: it was not."""
     @_builtins.property
     def order_time(self) -> _timestamp_pb2.Timestamp:
         """When to order them: the lead time before they are needed."""
@@ -432,15 +435,20 @@ class Floor(_message.Message):
         occurrence_id: _builtins.str | None = ...,
         demand_qps: _builtins.float | None = ...,
         unmet_replicas: _builtins.int = ...,
+        base_qps: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_demand_qps", b"_demand_qps", "_occurrence_id", b"_occurrence_id", "demand_qps", b"demand_qps", "need_time", b"need_time", "occurrence_id", b"occurrence_id", "order_time", b"order_time", "until_time", b"until_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_base_qps", b"_base_qps", "_demand_qps", b"_demand_qps", "_occurrence_id", b"_occurrence_id", "base_qps", b"base_qps", "demand_qps", b"demand_qps", "need_time", b"need_time", "occurrence_id", b"occurrence_id", "order_time", b"order_time", "until_time", b"until_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_demand_qps", b"_demand_qps", "_occurrence_id", b"_occurrence_id", "demand_qps", b"demand_qps", "need_time", b"need_time", "occurrence_id", b"occurrence_id", "order_time", b"order_time", "reason", b"reason", "replicas", b"replicas", "unmet_replicas", b"unmet_replicas", "until_time", b"until_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_base_qps", b"_base_qps", "_demand_qps", b"_demand_qps", "_occurrence_id", b"_occurrence_id", "base_qps", b"base_qps", "demand_qps", b"demand_qps", "need_time", b"need_time", "occurrence_id", b"occurrence_id", "order_time", b"order_time", "reason", b"reason", "replicas", b"replicas", "unmet_replicas", b"unmet_replicas", "until_time", b"until_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__base_qps: _TypeAlias = _typing.Literal["base_qps"]  # noqa: Y015
+    _WhichOneofArgType__base_qps: _TypeAlias = _typing.Literal["_base_qps", b"_base_qps"]  # noqa: Y015
     _WhichOneofReturnType__demand_qps: _TypeAlias = _typing.Literal["demand_qps"]  # noqa: Y015
     _WhichOneofArgType__demand_qps: _TypeAlias = _typing.Literal["_demand_qps", b"_demand_qps"]  # noqa: Y015
     _WhichOneofReturnType__occurrence_id: _TypeAlias = _typing.Literal["occurrence_id"]  # noqa: Y015
     _WhichOneofArgType__occurrence_id: _TypeAlias = _typing.Literal["_occurrence_id", b"_occurrence_id"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__base_qps) -> _WhichOneofReturnType__base_qps | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__demand_qps) -> _WhichOneofReturnType__demand_qps | None: ...
     @_typing.overload

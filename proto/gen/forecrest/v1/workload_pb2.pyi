@@ -427,6 +427,7 @@ class Policy(_message.Message):
     HOLD_MAX_FIELD_NUMBER: _builtins.int
     ARRIVAL_SCV_FIELD_NUMBER: _builtins.int
     TICK_SLACK_FIELD_NUMBER: _builtins.int
+    PLANNER_FLOOR_SHARE_FIELD_NUMBER: _builtins.int
     cost_under_per_hour: _builtins.float
     """Cost of one missing replica for an hour, more than 0, at most 1e9. The demand quantile to serve is
     cost_under / (cost_under + cost_over). Default 99.
@@ -445,6 +446,10 @@ class Policy(_message.Message):
     """An event fizzles when demand stays under this share of its floor, 0 to 1. Default 0.5."""
     arrival_scv: _builtins.float
     """Squared coefficient of variation of inter-arrival times, 0 to 100; 1 is Poisson. Default 1."""
+    planner_floor_share: _builtins.float
+    """Share of a planner's stated peak that is prepared for, whatever the forecast has learnt of such
+    events, 0 to 1. Default 1.
+    """
     @_builtins.property
     def behavior(self) -> Global___Behavior:
         """Stabilization and rate limits, as in HPA. Default: the defaults of Behavior."""
@@ -528,10 +533,11 @@ class Policy(_message.Message):
         hold_max: _duration_pb2.Duration | None = ...,
         arrival_scv: _builtins.float | None = ...,
         tick_slack: _duration_pb2.Duration | None = ...,
+        planner_floor_share: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_arrival_scv", b"_arrival_scv", "_behavior", b"_behavior", "_cost_over_per_hour", b"_cost_over_per_hour", "_cost_under_per_hour", b"_cost_under_per_hour", "_fizzle_share", b"_fizzle_share", "_panic_threshold", b"_panic_threshold", "_quorum", b"_quorum", "arrival_scv", b"arrival_scv", "behavior", b"behavior", "break_even", b"break_even", "cost_over_per_hour", b"cost_over_per_hour", "cost_under_per_hour", b"cost_under_per_hour", "drain_target", b"drain_target", "fizzle_after", b"fizzle_after", "fizzle_half_life", b"fizzle_half_life", "fizzle_share", b"fizzle_share", "forecast_age_max", b"forecast_age_max", "hold_max", b"hold_max", "order_timeout", b"order_timeout", "panic_threshold", b"panic_threshold", "panic_window", b"panic_window", "prewarm_margin", b"prewarm_margin", "quorum", b"quorum", "scale_to_zero_after", b"scale_to_zero_after", "signal_age_max", b"signal_age_max", "stable_window", b"stable_window", "tick_slack", b"tick_slack"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_arrival_scv", b"_arrival_scv", "_behavior", b"_behavior", "_cost_over_per_hour", b"_cost_over_per_hour", "_cost_under_per_hour", b"_cost_under_per_hour", "_fizzle_share", b"_fizzle_share", "_panic_threshold", b"_panic_threshold", "_planner_floor_share", b"_planner_floor_share", "_quorum", b"_quorum", "arrival_scv", b"arrival_scv", "behavior", b"behavior", "break_even", b"break_even", "cost_over_per_hour", b"cost_over_per_hour", "cost_under_per_hour", b"cost_under_per_hour", "drain_target", b"drain_target", "fizzle_after", b"fizzle_after", "fizzle_half_life", b"fizzle_half_life", "fizzle_share", b"fizzle_share", "forecast_age_max", b"forecast_age_max", "hold_max", b"hold_max", "order_timeout", b"order_timeout", "panic_threshold", b"panic_threshold", "panic_window", b"panic_window", "planner_floor_share", b"planner_floor_share", "prewarm_margin", b"prewarm_margin", "quorum", b"quorum", "scale_to_zero_after", b"scale_to_zero_after", "signal_age_max", b"signal_age_max", "stable_window", b"stable_window", "tick_slack", b"tick_slack"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_arrival_scv", b"_arrival_scv", "_behavior", b"_behavior", "_cost_over_per_hour", b"_cost_over_per_hour", "_cost_under_per_hour", b"_cost_under_per_hour", "_fizzle_share", b"_fizzle_share", "_panic_threshold", b"_panic_threshold", "_quorum", b"_quorum", "arrival_scv", b"arrival_scv", "behavior", b"behavior", "break_even", b"break_even", "cost_over_per_hour", b"cost_over_per_hour", "cost_under_per_hour", b"cost_under_per_hour", "drain_target", b"drain_target", "fizzle_after", b"fizzle_after", "fizzle_half_life", b"fizzle_half_life", "fizzle_share", b"fizzle_share", "forecast_age_max", b"forecast_age_max", "hold_max", b"hold_max", "order_timeout", b"order_timeout", "panic_threshold", b"panic_threshold", "panic_window", b"panic_window", "prewarm_margin", b"prewarm_margin", "quorum", b"quorum", "scale_to_zero_after", b"scale_to_zero_after", "signal_age_max", b"signal_age_max", "stable_window", b"stable_window", "tick_slack", b"tick_slack"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_arrival_scv", b"_arrival_scv", "_behavior", b"_behavior", "_cost_over_per_hour", b"_cost_over_per_hour", "_cost_under_per_hour", b"_cost_under_per_hour", "_fizzle_share", b"_fizzle_share", "_panic_threshold", b"_panic_threshold", "_planner_floor_share", b"_planner_floor_share", "_quorum", b"_quorum", "arrival_scv", b"arrival_scv", "behavior", b"behavior", "break_even", b"break_even", "cost_over_per_hour", b"cost_over_per_hour", "cost_under_per_hour", b"cost_under_per_hour", "drain_target", b"drain_target", "fizzle_after", b"fizzle_after", "fizzle_half_life", b"fizzle_half_life", "fizzle_share", b"fizzle_share", "forecast_age_max", b"forecast_age_max", "hold_max", b"hold_max", "order_timeout", b"order_timeout", "panic_threshold", b"panic_threshold", "panic_window", b"panic_window", "planner_floor_share", b"planner_floor_share", "prewarm_margin", b"prewarm_margin", "quorum", b"quorum", "scale_to_zero_after", b"scale_to_zero_after", "signal_age_max", b"signal_age_max", "stable_window", b"stable_window", "tick_slack", b"tick_slack"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__arrival_scv: _TypeAlias = _typing.Literal["arrival_scv"]  # noqa: Y015
     _WhichOneofArgType__arrival_scv: _TypeAlias = _typing.Literal["_arrival_scv", b"_arrival_scv"]  # noqa: Y015
@@ -545,6 +551,8 @@ class Policy(_message.Message):
     _WhichOneofArgType__fizzle_share: _TypeAlias = _typing.Literal["_fizzle_share", b"_fizzle_share"]  # noqa: Y015
     _WhichOneofReturnType__panic_threshold: _TypeAlias = _typing.Literal["panic_threshold"]  # noqa: Y015
     _WhichOneofArgType__panic_threshold: _TypeAlias = _typing.Literal["_panic_threshold", b"_panic_threshold"]  # noqa: Y015
+    _WhichOneofReturnType__planner_floor_share: _TypeAlias = _typing.Literal["planner_floor_share"]  # noqa: Y015
+    _WhichOneofArgType__planner_floor_share: _TypeAlias = _typing.Literal["_planner_floor_share", b"_planner_floor_share"]  # noqa: Y015
     _WhichOneofReturnType__quorum: _TypeAlias = _typing.Literal["quorum"]  # noqa: Y015
     _WhichOneofArgType__quorum: _TypeAlias = _typing.Literal["_quorum", b"_quorum"]  # noqa: Y015
     @_typing.overload
@@ -559,6 +567,8 @@ class Policy(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__fizzle_share) -> _WhichOneofReturnType__fizzle_share | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__panic_threshold) -> _WhichOneofReturnType__panic_threshold | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__planner_floor_share) -> _WhichOneofReturnType__planner_floor_share | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__quorum) -> _WhichOneofReturnType__quorum | None: ...
 
