@@ -196,11 +196,11 @@ class DataFolder:
 
     def ports(self) -> dict[str, int]:
         """Ports chosen in earlier runs, by server name."""
-        return {k: v for k, v in read_json(self.path / "runtime.json").items() if isinstance(v, int)}
+        return {k: v for k, v in read_json(self.path / "ports.json").items() if isinstance(v, int)}
 
     def save_port(self, name: str, port: int) -> None:
         """Remember a port, so that clients' configuration stays right over restarts."""
-        write_private(self.path / "runtime.json", json.dumps(self.ports() | {name: port}, indent=1))
+        write_private(self.path / "ports.json", json.dumps(self.ports() | {name: port}, indent=1))
 
     def server_account(self, owned: Path, *reached: Path) -> Account | None:
         """The user that servers run as: ourselves (None), or an unprivileged one if we are root.

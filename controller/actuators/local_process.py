@@ -1,0 +1,410 @@
+"""Run a workload's replicas as real Triton processes on this machine.
+
+Promises: a replica is VERIFIED only by `triton.verify_warm`; every stage it reached and how long it
+took is reported; orders carry a fencing token and an older one is refused; a replica leaves by
+draining (no new work is offered, what it has is finished, within a bound) and then ends; all of
+them end when this process does, however it ends. Adopts nothing: what it did not start it neither
+counts nor touches, and the folder's lock keeps a second owner out. Called by the loop through the
+`Actuator` port.
+
+A workload's `target` says what to serve, all of it optional:
+
+    engine                                  path of an ONNX file; without it, the built-in recommender
+    batch_size_max, queue_delay_us, simulated_device_time_ms, simulated_device_time_ms_per_request
+                                            as in `engines.triton_repository.ServingOptions`
+"""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
+from datetime import datetime
+from pathlib import Path
+from typing import Self
+
+from controller.actuators.triton import WarmFailure, WarmStage, WarmTarget, verify_warm
+from controller.adapters.clock import SystemClock
+from controller.adapters.demand import ReplicaMetrics
+from controller.adapters.embedded.folder import DataFolder, FolderLock
+from controller.adapters.embedded.process import EmbeddedError
+from controller.adapters.embedded.triton_server import (
+    TritonEnvironment,
+    TritonServer,
+    remove_shared_memory,
+    shm_prefix,
+)
+from controller.adapters.triton_metrics import TritonScraper
+from controller.core.types import Replica, Stage, Workload
+from controller.ports import Clock, NotFoundError, PoolView, PortError, StaleFenceError, UnavailableError
+from controller.settings import Settings
+from engines.onnx_examples import write_two_tower
+from engines.triton_repository import ServedModel, ServingOptions, build_repository
+
+log = logging.getLogger(__name__)
+
+# So many replicas load at once: more would only take each other's cores, and their probes' latency.
+_LOADING_MAX = 2
+_DRAIN_POLL_S = 0.5
+_LOGS_MAX = 100  # of ended replicas
+_BUILT_IN_SEED = 7
+
+
+class OrderError(PortError):
+    """An order this machine cannot carry out; the message names the field and the remedy."""
+
+
+@dataclass(slots=True)
+class _Running:
+    """One replica from its order to its end."""
+
+    id: str
+    number: int  # grows with every order
+    workload: Workload
+    served: ServedModel
+    ordered_at: datetime
+    stage: Stage
+    stage_at: datetime
+    failure: str | None = None
+    stage_s: dict[str, float] = field(default_factory=dict[str, float])
+    server: TritonServer | None = None
+    baseline: ReplicaMetrics | None = None
+    life: asyncio.Task[None] | None = None
+
+    @property
+    def is_leaving(self) -> bool:
+        return self.stage is Stage.DRAINING
+
+    def view(self) -> Replica:
+        endpoints = self.server.endpoints if self.server else None
+        return Replica(
+            id=self.id,
+            stage=self.stage,
+            ordered_at=self.ordered_at,
+            stage_at=self.stage_at,
+            profile=self.workload.profile if self.workload.profiles else None,
+            failure=self.failure,
+            endpoint=endpoints.grpc if endpoints else None,
+            metrics_url=endpoints.metrics_url if endpoints else None,
+            stage_s=dict(self.stage_s),
+        )
+
+
+class LocalProcessActuator:
+    """Implements `controller.ports.Actuator` with tritonserver processes.
+
+    `clock` is the clock of orders, stages and latencies; what bounds real processes (time to start,
+    to load, to drain) is always the machine's own.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        clock: Clock,
+        *,
+        replica_limit: int = 16,
+        provisioning_delay_s: float = 0.0,
+        drain_s: int = 10,
+        environment: Callable[[], TritonEnvironment] = TritonEnvironment.find,
+    ) -> None:
+        self._folder, self._clock, self._wall = folder, clock, SystemClock()
+        self._replica_limit, self._provisioning_delay_s = replica_limit, provisioning_delay_s
+        self._drain_s, self._find_environment = drain_s, environment
+        self._environment: TritonEnvironment | None = None
+        self._lock: FolderLock | None = None
+        self._opening = asyncio.Lock()
+        self._loading = asyncio.Semaphore(_LOADING_MAX)
+        self._scraper = TritonScraper(self._clock)
+        self._fence = 0
+        self._numbers = itertools.count(1)
+        self._pools: dict[str, list[_Running]] = {}
+        self._desired: dict[str, int] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        self._taken_ports: set[int] = set()
+        self._change = asyncio.Event()
+
+    @classmethod
+    def from_settings(cls, settings: Settings, clock: Clock) -> Self:
+        """As `bootstrap` makes it; starts nothing and needs no Triton before the first order."""
+        return cls(
+            settings.data_dir / "triton",
+            clock,
+            replica_limit=settings.replica_limit,
+            provisioning_delay_s=settings.provisioning_delay_s,
+        )
+
+    async def observe(self, workloads: Sequence[Workload]) -> Mapping[str, PoolView]:
+        """What runs here; a workload that was never scaled has no replicas."""
+        return {w.name: self.view(w.name) for w in workloads}
+
+    def view(self, workload: str) -> PoolView:
+        """The replicas of one workload right now; for balancers in this process."""
+        return PoolView(
+            desired_replicas=self._desired.get(workload, 0),
+            replicas=tuple(running.view() for running in self._pools.get(workload, ())),
+        )
+
+    def baselines(self) -> Mapping[str, ReplicaMetrics]:
+        """Counters of each replica just before its first request, by replica id: warm-up is no demand."""
+        return {r.id: r.baseline for pool in self._pools.values() for r in pool if r.baseline is not None}
+
+    async def scale(self, workload: Workload, replicas: int, *, fence: int) -> None:
+        """Order or end replicas until `replicas` are neither leaving nor gone.
+
+        Raises:
+            StaleFenceError: a newer token was seen.
+            OrderError: the count or the workload's target is not possible here; nothing was changed.
+            UnavailableError: Triton's environment is missing, or another process owns the folder.
+        """
+        self._check(fence)
+        others = sum(count for name, count in self._desired.items() if name != workload.name)
+        if not 0 <= replicas <= self._replica_limit - others:
+            raise OrderError(
+                f"replicas: {replicas} of {workload.name} beside {others} others is outside 0 to "
+                f"{self._replica_limit}; lower it or raise FORECREST_REPLICA_LIMIT"
+            )
+        served = await self._prepare(workload) if replicas else None
+        self._check(fence)  # again: a newer leader may have ordered while this one waited
+        self._desired[workload.name] = replicas
+        pool = self._pools.setdefault(workload.name, [])
+        staying = [running for running in pool if not running.is_leaving]
+        if served is not None:
+            pool += [self._order(workload, served) for _ in range(replicas - len(staying))]
+        # The least useful leave first: failed ones, then the least advanced, then the youngest.
+        order = [Stage.FAILED, Stage.ORDERED, Stage.SCHEDULED, Stage.LOADED, Stage.WARMED, Stage.VERIFIED]
+        leaving = sorted(staying, key=lambda running: (order.index(running.stage), -running.number))
+        for running in leaving[: max(0, len(staying) - replicas)]:
+            self._begin_end(running)
+
+    async def replace(self, workload: Workload, replica_id: str, *, fence: int) -> None:
+        """End one replica and order another in its place.
+
+        Raises:
+            StaleFenceError, OrderError, UnavailableError: as `scale`.
+            NotFoundError: there is no such replica.
+        """
+        self._check(fence)
+        served = await self._prepare(workload)
+        self._check(fence)
+        pool = self._pools.get(workload.name, [])
+        running = next((r for r in pool if r.id == replica_id and not r.is_leaving), None)
+        if running is None:
+            raise NotFoundError(f"replica_id: {workload.name} has no replica {replica_id}")
+        self._begin_end(running)
+        pool.append(self._order(workload, served))
+
+    async def close(self) -> None:
+        """End every replica; they could not outlive this process anyway."""
+        for pool in self._pools.values():
+            for running in pool:
+                if running.life is not None:
+                    running.life.cancel()
+        lives = [r.life for pool in self._pools.values() for r in pool if r.life is not None]
+        await asyncio.gather(*lives, *self._ending, return_exceptions=True)
+        servers = [r.server for pool in self._pools.values() for r in pool if r.server is not None]
+        await asyncio.gather(*(server.stop() for server in servers))
+        self._pools.clear()
+        self._desired.clear()
+        await self._scraper.close()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _check(self, fence: int) -> None:
+        if fence < self._fence:
+            raise StaleFenceError(
+                f"fence {fence} is older than {self._fence}: another process leads; stop acting"
+            )
+        self._fence = fence
+
+    async def _prepare(self, workload: Workload) -> ServedModel:
+        """What the workload serves, built if it is new; opens the folder on first use."""
+        try:
+            async with self._opening:
+                if self._lock is None:
+                    folder = DataFolder.prepare(self._folder)
+                    self._environment = await asyncio.to_thread(self._find_environment)
+                    self._lock = await FolderLock.acquire(folder.path)
+                    # We hold the folder, so whatever servers of it left in shared memory is litter.
+                    remove_shared_memory(shm_prefix(folder.path))
+            return await asyncio.to_thread(_build, workload, self._folder.resolve())
+        except EmbeddedError as error:
+            raise UnavailableError(str(error)) from error
+        except (ValueError, OSError) as error:
+            raise OrderError(f"workload {workload.name}: {error}") from error
+
+    def _order(self, workload: Workload, served: ServedModel) -> _Running:
+        now, number = self._clock.now(), next(self._numbers)
+        running = _Running(
+            id=f"{workload.name}-{now:%Y%m%d%H%M%S}-{number}",
+            number=number,
+            workload=workload,
+            served=served,
+            ordered_at=now,
+            stage=Stage.ORDERED,
+            stage_at=now,
+        )
+        running.life = asyncio.create_task(self._live(running), name=f"replica {running.id}")
+        return running
+
+    async def changed(self) -> None:
+        """Wait until any replica reaches another stage or is gone."""
+        await self._change.wait()
+
+    def _signal_change(self) -> None:
+        self._change.set()
+        self._change = asyncio.Event()
+
+    def _reach(self, running: _Running, stage: Stage, failure: str | None = None) -> None:
+        if running.is_leaving:
+            return  # whatever happens to it on its way out, it is on its way out
+        running.stage, running.stage_at, running.failure = stage, self._clock.now(), failure
+        log.info("replica %s: %s%s", running.id, stage, f" ({failure})" if failure else "")
+        self._signal_change()
+
+    async def _live(self, running: _Running) -> None:
+        """Bring a replica up and watch it; ends when its process ends or it is told to leave."""
+        try:
+            if self._provisioning_delay_s:
+                began_s = self._clock.monotonic()
+                await self._clock.sleep(self._provisioning_delay_s)
+                running.stage_s["node"] = self._clock.monotonic() - began_s
+            began_s = self._clock.monotonic()
+            async with self._loading:
+                await self._start(running, began_s)
+            if running.server is not None and running.stage is Stage.VERIFIED:
+                ended = await running.server.process.wait()
+                self._reach(running, Stage.FAILED, f"its process ended with code {ended.code}")
+        except EmbeddedError as error:
+            self._reach(running, Stage.FAILED, str(error))
+        except Exception as error:  # a defect of ours must show as a failed replica, not as a silent one
+            log.exception("replica %s", running.id)
+            self._reach(running, Stage.FAILED, f"unexpected: {error}")
+        if running.server is not None:
+            await running.server.stop()
+
+    async def _start(self, running: _Running, began_s: float) -> None:
+        assert self._environment is not None
+        assert self._lock is not None
+        _prune_logs(self._folder / "logs")
+        running.server = await TritonServer.start(
+            self._environment,
+            folder=self._folder.resolve(),
+            name=running.id,
+            repository=running.served.repository,
+            drain_s=self._drain_s,
+            kept_fds=(self._lock.fd,),
+            taken_ports=self._taken_ports,
+        )
+        running.stage_s["schedule"] = self._clock.monotonic() - began_s
+        self._reach(running, Stage.SCHEDULED)
+
+        def on_stage(stage: WarmStage) -> None:
+            if stage is WarmStage.MODEL_LOADED:
+                self._reach(running, Stage.LOADED)
+
+        result = await verify_warm(
+            running.server.endpoints.grpc, _target(running), clock=self._clock, on_stage=on_stage
+        )
+        took = result.stage_s
+        running.stage_s["load"] = took.get(WarmStage.SERVER_LIVE, 0.0) + took.get(WarmStage.MODEL_LOADED, 0.0)
+        running.stage_s["warmup"] = took.get(WarmStage.ENGINE_VERIFIED, 0.0) + took.get(WarmStage.WARM, 0.0)
+        if result.failure is WarmFailure.WRONG_ENGINE:
+            log.error("replica %s: %s", running.id, result.detail)
+            self._reach(running, Stage.FAILED, result.failure)  # the bare name is what the core looks for
+        elif not result.is_warm:
+            self._reach(running, Stage.FAILED, f"{result.failure}: {result.detail}")
+        else:
+            self._reach(running, Stage.WARMED)
+            reading = await self._scraper.scrape(running.server.endpoints.metrics_url)
+            running.baseline = reading if isinstance(reading, ReplicaMetrics) else None
+            self._reach(running, Stage.VERIFIED)
+
+    def _begin_end(self, running: _Running) -> None:
+        was_serving = running.stage is Stage.VERIFIED
+        self._reach(running, Stage.DRAINING)
+        task = asyncio.create_task(self._end(running, was_serving=was_serving), name=f"end of {running.id}")
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    async def _end(self, running: _Running, *, was_serving: bool) -> None:
+        """Drain a replica that served, then end it; one that never served ends at once."""
+        assert running.life is not None
+        if was_serving and running.server is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._drain_s):
+                    await self._drained(running.server)
+        running.life.cancel()
+        await asyncio.gather(running.life, return_exceptions=True)
+        if running.server is not None:
+            await (running.server.stop() if was_serving else running.server.kill())
+        pool = self._pools.get(running.workload.name, [])
+        if running in pool:
+            pool.remove(running)
+            self._signal_change()
+
+    async def _drained(self, server: TritonServer) -> None:
+        """Wait until nothing waits, nothing runs and nothing more comes: two equal readings in a row."""
+        before: ReplicaMetrics | None = None
+        while server.process.is_running:
+            reading = await self._scraper.scrape(server.endpoints.metrics_url)
+            if isinstance(reading, ReplicaMetrics):
+                if (
+                    before is not None
+                    and reading.pending_count == 0
+                    and before.arrived_count == reading.arrived_count
+                ):
+                    return
+                before = reading
+            # Longer than a batch takes, so that one in execution shows as growth between readings.
+            await self._wall.sleep(_DRAIN_POLL_S)
+
+
+def _prune_logs(folder: Path) -> None:
+    """Keep the newest logs only: every replica has one of its own."""
+    logs = sorted(folder.glob("*.log*"), key=lambda path: path.stat().st_mtime)
+    for path in logs[:-_LOGS_MAX]:
+        path.unlink(missing_ok=True)
+
+
+def _target(running: _Running) -> WarmTarget:
+    workload = running.workload
+    return WarmTarget(
+        model_name=workload.model_name,
+        model_version=workload.model_version,
+        # The catalogue's digest if it knows one; the built repository's own otherwise.
+        engine_digest=workload.engine_digest or running.served.digest,
+        latency_ms_max=workload.slo.latency_ms_p99,
+    )
+
+
+def _build(workload: Workload, folder: Path) -> ServedModel:
+    """The repository for a workload's target.
+
+    Raises:
+        ValueError: a target this actuator does not know, or a value out of bounds.
+    """
+    target = dict(workload.target)
+    engine = target.pop("engine", None)
+    path = Path(engine).expanduser() if engine else folder / "engines" / f"two_tower_{_BUILT_IN_SEED}.onnx"
+    if not engine and not path.exists():
+        fresh = path.with_suffix(".new")
+        write_two_tower(fresh, seed=_BUILT_IN_SEED)
+        fresh.replace(path)
+    known = {option.name: option.type for option in fields(ServingOptions)}
+    unknown = target.keys() - known.keys()
+    if unknown:
+        raise ValueError(f"target: {', '.join(sorted(unknown))} is not one of engine, {', '.join(known)}")
+    options = ServingOptions(
+        **{name: int(value) if known[name] is int else float(value) for name, value in target.items()}  # type: ignore[arg-type]
+    )
+    if not workload.model_version.isdecimal():
+        raise ValueError(f"model_version: Triton's versions are numbers, got {workload.model_version!r}")
+    return build_repository(
+        folder / "repositories",
+        path,
+        name=workload.model_name,
+        version=int(workload.model_version),
+        options=options,
+    )
