@@ -1,0 +1,75 @@
+"""Policies by name, each with its safety knob and the values a frontier sweeps.
+
+Called by the CLI, the frontier and the simulation's callers; the one place that lists what can be compared.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from controller.simulation.harness import Policy
+from controller.simulation.ours import Forecrest, ForecrestReactive, Foresight
+from controller.simulation.peers import DynamoLike, Hpa, KedaCronHpa, Kpa, LastValue, Oracle, Phpa, StaticPeak
+
+TARGETS = (1.0, 0.85, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.12)
+QUANTILES = (0.9, 0.97, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9998)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One policy: how to make it at a knob value (None: its default), and its sweep, cheapest first."""
+
+    make: Callable[[float | None], Policy]
+    sweep: tuple[float, ...]
+    reactive: bool  # a reactive or scheduled peer, which the comparison is made against
+
+
+def entries(foresight: Foresight | None = None) -> dict[str, Entry]:
+    """Return every policy. ``foresight`` lets several runs on one trace share the forecasting work."""
+    return {
+        "forecrest": Entry(
+            lambda knob: (
+                Forecrest(foresight=foresight) if knob is None else Forecrest(knob, foresight=foresight)
+            ),
+            QUANTILES,
+            reactive=False,
+        ),
+        "forecrest-reactive": Entry(
+            lambda knob: ForecrestReactive() if knob is None else ForecrestReactive(knob),
+            TARGETS,
+            reactive=False,
+        ),
+        "hpa": Entry(lambda knob: Hpa() if knob is None else Hpa(knob), TARGETS, reactive=True),
+        "kpa": Entry(lambda knob: Kpa() if knob is None else Kpa(knob), TARGETS, reactive=True),
+        "keda-cron+hpa": Entry(
+            lambda knob: KedaCronHpa() if knob is None else KedaCronHpa(knob), TARGETS, reactive=True
+        ),
+        "phpa": Entry(lambda knob: Phpa() if knob is None else Phpa(knob), TARGETS, reactive=False),
+        "dynamo-like": Entry(
+            lambda knob: DynamoLike() if knob is None else DynamoLike(knob), TARGETS, reactive=False
+        ),
+        "last-value": Entry(
+            lambda knob: LastValue() if knob is None else LastValue(knob), TARGETS, reactive=True
+        ),
+        "static-peak": Entry(
+            lambda knob: StaticPeak() if knob is None else StaticPeak(knob),
+            (2.0, 1.5, 1.25, 1.1, 1.0),
+            reactive=True,
+        ),
+        "oracle": Entry(lambda knob: Oracle() if knob is None else Oracle(knob), (1e-4,), reactive=False),
+    }
+
+
+NAMES: tuple[str, ...] = tuple(entries())
+
+
+def make(names: tuple[str, ...] | list[str], foresight: Foresight | None = None) -> list[Policy]:
+    """Return the named policies at their defaults, each once, in the order named.
+
+    Raises:
+        ValueError: An unknown name.
+    """
+    known = entries(foresight)
+    for name in names:
+        if name not in known:
+            raise ValueError(f"policy: {name!r} is unknown; choose from {', '.join(known)}.")
+    return [known[name].make(None) for name in dict.fromkeys(names)]

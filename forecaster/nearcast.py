@@ -1,0 +1,288 @@
+"""Say how high demand may rise within one cold start: calibrated at that horizon, every minute, no refit.
+
+What a replica ordered now must carry is the highest demand from now until it is warm. The quantiles of a
+refit are as wide as its own horizon and its seasons are smooth; this module measures instead, on the
+workload's own history, how far that highest demand lay above what was known beforehand, for several
+simple experts (last value, short mean, corrected forecast; each alone or lifted to the envelope of the same
+time on earlier days, a few minutes early or late), and mixes them by their pinball loss at each quantile.
+Errors are weighted by demand: what counts is the share of requests, not of minutes.
+
+Promises: pure and deterministic; quantiles are >= 0 and monotone in the level; uses nothing after `now`;
+works from an hour of history on and says None before. Refuses: shapes and levels that make no sense.
+Called by: the controller's minute cycle and the simulator.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from scipy.signal import lfilter
+
+from forecaster.types import Floats, ForecastInputError
+
+DAY_S: Final = 86_400
+SAMPLES_MIN: Final = 60
+HISTORY_DAYS: Final = 14.0
+HALF_LIFE_DAYS: Final = 5.0
+SCORE_DAYS: Final = 7.0
+SCORE_HALF_LIFE_DAYS: Final = 3.0
+SCORE_SAMPLES_MAX: Final = 4000
+# A mix that follows the best expert closely, and averages those that are about as good.
+MIX_POWER: Final = 12.0
+SMOOTH_S: Final = 240.0
+SLACK_S: Final = 300
+ENVELOPE_DAYS: Final = 3
+USUAL_DAYS: Final = 5
+USUAL_QUANTILE: Final = 0.8
+# (envelope: 0 none, 1 highest of three days, 2 usual of five days; share of it that is a floor)
+LIFTS: Final = ((0, 0.0), (1, 0.8), (1, 1.0), (2, 0.8))
+# Noise as a power of demand: 0 grows with it, one half is a counting process.
+POWERS: Final = (0.0, 0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class Nearcast:
+    """A calibration, valid for the `valid_steps` steps after the history it was made from.
+
+    Attributes:
+        step_s: Width of a bucket.
+        lead_steps: Buckets from an order until it is warm.
+        levels: Ascending quantile levels, `[Q]`.
+        unit: Usual demand, the scale of everything below.
+        shift: `[E, Q]` log distance of the highest demand above each expert's base; NaN without a record.
+        weight: `[E, Q]` share of each expert in the mix.
+        envelopes: `[3, M]` demand at the same time on earlier days, for the coming `M` steps.
+        smooth: Mean of the newest observations when the calibration was made.
+    """
+
+    step_s: int
+    lead_steps: int
+    levels: tuple[float, ...]
+    unit: float
+    shift: Floats
+    weight: Floats
+    envelopes: Floats
+    smooth: float
+
+    @property
+    def valid_steps(self) -> int:
+        """How many steps after the history the envelopes reach."""
+        return int(self.envelopes.shape[1])
+
+    def quantiles(self, age_steps: int, last: float, smooth: float, expected: float) -> Floats:
+        """Return `[Q]`: quantiles of the highest demand from now until an order of now is warm.
+
+        Args:
+            age_steps: Steps since the end of the calibration's history.
+            last: Newest observed demand.
+            smooth: Its short mean, as `short_mean` computes it.
+            expected: Highest corrected median within the lead time; NaN without a forecast.
+        """
+        place = min(max(age_steps, 0), self.valid_steps - 1)
+        bases = _experts(np.array([[last], [smooth], [expected]]), self.envelopes[:, place : place + 1])
+        return _mix(bases[:, 0], self.shift, self.weight, self.unit)
+
+
+def calibrate(
+    demand: Floats,
+    expected: Floats | None,
+    *,
+    step_s: int,
+    lead_steps: int,
+    levels: tuple[float, ...],
+    valid_steps: int,
+) -> Nearcast | None:
+    """Measure the experts on the history; None when it is too short to say anything.
+
+    Args:
+        demand: `[N]` by step, oldest first, up to now; NaN where unknown.
+        expected: `[N]` what the corrected forecast said, at the start of each step, of the highest demand
+            within the lead time; NaN or None where there was no forecast.
+        step_s: Seconds per step.
+        lead_steps: Steps from an order until it is warm.
+        levels: Ascending, in (0, 1).
+        valid_steps: How many coming steps the calibration must serve.
+
+    Raises:
+        ForecastInputError: An argument is out of range; the field is named.
+    """
+    if demand.ndim != 1 or (expected is not None and expected.shape != demand.shape):
+        raise ForecastInputError("demand", "must be [N], and expected of the same shape.")
+    if step_s < 1 or lead_steps < 1 or valid_steps < 1:
+        raise ForecastInputError("step_s", "and lead_steps, valid_steps must be at least 1.")
+    if not levels or list(levels) != sorted(set(levels)) or not 0 < levels[0] <= levels[-1] < 1:
+        raise ForecastInputError("levels", "must ascend within (0, 1).")
+    day = max(1, DAY_S // step_s)
+    keep = min(len(demand), int((HISTORY_DAYS + USUAL_DAYS) * day))
+    known = demand[len(demand) - keep :]
+    said = np.full(keep, np.nan) if expected is None else expected[len(demand) - keep :]
+    count = int(np.isfinite(known).sum())
+    if count < SAMPLES_MIN * 60 // max(60, min(step_s, 1800)) or keep < lead_steps + 8:
+        return None
+    unit = float(np.nanmean(known))
+    if not unit > 0:
+        return None
+    slack = max(1, SLACK_S // step_s)
+    envelopes = _envelopes(known, day, slack, lead_steps, valid_steps)
+    filled = _carried(known)
+    smooth = short_mean(known, step_s)
+    newest = np.stack((_before(filled), _before(smooth), said))
+    bases = _experts(newest, envelopes[:, :keep])
+    highest = _ahead_max(known, lead_steps)
+    shift, weight = _fit(bases, highest, np.asarray(levels), unit, day)
+    return Nearcast(step_s, lead_steps, levels, unit, shift, weight, envelopes[:, keep:], float(smooth[-1]))
+
+
+def short_mean(demand: Floats, step_s: int) -> Floats:
+    """Return `[N]`: the exponentially weighted mean of the known values up to each step; NaN before any."""
+    keep = 0.5 ** (1.0 / max(1.0, SMOOTH_S / step_s))
+    known = np.isfinite(demand)
+    total = lfilter([1.0], [1.0, -keep], np.where(known, demand, 0.0))
+    weight = lfilter([1.0], [1.0, -keep], known.astype(np.float64))
+    return np.where(weight > 1e-9, total / np.maximum(weight, 1e-9), np.nan)
+
+
+def _experts(newest: Floats, envelopes: Floats) -> Floats:
+    """Return `[E, T]` bases from `newest` `[3, T]` (last, smooth, expected) and `envelopes` `[3, T]`."""
+    starts = (newest[2], newest[1], np.fmax(newest[0], newest[1]))
+    return np.stack(
+        [
+            np.where(np.isfinite(b), np.fmax(b, share * envelopes[kind]), np.nan)
+            for b in starts
+            for kind, share in LIFTS
+        ]
+    )
+
+
+def _mix(bases: Floats, shift: Floats, weight: Floats, unit: float) -> Floats:
+    """Return `[Q]` from bases `[E]`; experts without a base now leave their share to the others."""
+    floor = 0.05 * unit
+    with_floor = np.tile(bases, len(POWERS)) + floor
+    spread = np.concatenate([((bases + floor) / unit) ** -power for power in POWERS])
+    said = np.log(with_floor)[:, None] + shift * spread[:, None]
+    fine = np.isfinite(said)
+    share = np.where(fine, weight, 0.0)
+    total = share.sum(axis=0)
+    mixed = (share * np.where(fine, said, 0.0)).sum(axis=0) / np.where(total > 0, total, 1.0)
+    best = np.where(fine, said, -np.inf).max(axis=0)
+    result = np.exp(np.where(total > 0, mixed, best)) - floor
+    return np.maximum.accumulate(np.maximum(result, 0.0))
+
+
+def _fit(bases: Floats, highest: Floats, levels: Floats, unit: float, day: int) -> tuple[Floats, Floats]:
+    """Return shift and weight `[E * P, Q]` from the record `[E, N]` against `highest` `[N]`."""
+    count = highest.shape[0]
+    age = (count - np.arange(count)) / day
+    floor = 0.05 * unit
+    use = np.isfinite(highest) & (age <= HISTORY_DAYS)
+    target = np.log(highest[use] + floor)
+    importance = 0.5 ** (age[use] / HALF_LIFE_DAYS) * (highest[use] + 0.01 * unit)
+    scored = age[use] <= SCORE_DAYS
+    stride = max(1, int(scored.sum()) // SCORE_SAMPLES_MAX)
+    pick = np.flatnonzero(scored)[::stride]
+    recent = 0.5 ** (age[use][pick] / SCORE_HALF_LIFE_DAYS)
+    shifts: list[Floats] = []
+    losses: list[Floats] = []
+    for power in POWERS:
+        for base in bases:
+            b = base[use]
+            fine = np.isfinite(b)
+            if fine.sum() < min(SAMPLES_MIN, 0.5 * len(b)):
+                shifts.append(np.full(len(levels), np.nan))
+                losses.append(np.full(len(levels), np.inf))
+                continue
+            spread = ((b + floor) / unit) ** -power
+            r = (target[fine] - np.log(b[fine] + floor)) / spread[fine]
+            shift = _weighted_quantiles(r, importance[fine], levels)
+            said = np.exp(np.log(b[pick] + floor)[:, None] + shift * spread[pick, None]) - floor
+            gap = highest[use][pick][:, None] - said
+            loss = np.maximum(levels * gap, (levels - 1) * gap) * recent[:, None]
+            shifts.append(shift)
+            losses.append(
+                np.nanmean(loss, axis=0) + 1e-9 * unit
+                if np.isfinite(loss).any()
+                else np.full(len(levels), np.inf)
+            )
+    loss_all = np.stack(losses)
+    best = loss_all.min(axis=0)
+    weight = np.where(np.isfinite(loss_all), (best / loss_all) ** MIX_POWER, 0.0)
+    return np.stack(shifts), weight / np.maximum(weight.sum(axis=0), 1e-12)
+
+
+def _weighted_quantiles(values: Floats, weight: Floats, levels: Floats) -> Floats:
+    order = np.argsort(values)
+    share = np.cumsum(weight[order])
+    return np.asarray(values[order][np.minimum(np.searchsorted(share, levels * share[-1]), len(values) - 1)])
+
+
+def _envelopes(demand: Floats, day: int, slack: int, lead: int, ahead: int) -> Floats:
+    """Return `[3, N + ahead]`: none, highest and usual demand around the same time on earlier days.
+
+    "Around" spans `slack` steps before until `lead + slack` steps after, because recurring jumps come a
+    few minutes early or late. Both use whole days back only, so none of it lies in the future.
+    """
+    count = len(demand) + ahead
+    around = _back_max(_ahead_max(demand, lead + slack), slack)
+    smoothed = _back_max(_ahead_max(_centred(demand, 2), lead + slack), slack)
+    back = -(-(lead + slack + 3) // day)
+
+    def stack(source: Floats, days: int) -> Floats:
+        rows = np.full((days, count), np.nan)
+        for index in range(days):
+            shift = (index + back) * day
+            if shift < count:
+                piece = source[: count - shift]
+                rows[index, shift : shift + len(piece)] = piece
+        return rows
+
+    highest = np.fmax.reduce(stack(around, ENVELOPE_DAYS), axis=0)
+    usual = _row_quantile(stack(smoothed, USUAL_DAYS), USUAL_QUANTILE)
+    return np.nan_to_num(np.stack((np.zeros(count), highest, usual)))
+
+
+def _row_quantile(rows: Floats, level: float) -> Floats:
+    """Return the quantile of the known entries of each column; NaN where none is known."""
+    ordered = np.sort(rows, axis=0)  # NaN goes last
+    known = np.isfinite(rows).sum(axis=0)
+    at = level * np.maximum(known - 1, 0)
+    low = np.floor(at).astype(np.int64)
+    high = np.minimum(low + 1, np.maximum(known - 1, 0))
+    columns = np.arange(rows.shape[1])
+    part = at - low
+    return np.asarray(ordered[low, columns] * (1 - part) + ordered[high, columns] * part)
+
+
+def _before(values: Floats) -> Floats:
+    return np.concatenate(([np.nan], values[:-1]))
+
+
+def _carried(values: Floats) -> Floats:
+    """Return values with gaps holding the last known one."""
+    known = np.isfinite(values)
+    place = np.maximum.accumulate(np.where(known, np.arange(len(values)), 0))
+    return np.asarray(values[place])
+
+
+def _centred(values: Floats, half: int) -> Floats:
+    known = np.isfinite(values)
+    total = np.concatenate(([0.0], np.cumsum(np.where(known, values, 0.0))))
+    number = np.concatenate(([0], np.cumsum(known)))
+    low = np.maximum(np.arange(len(values)) - half, 0)
+    high = np.minimum(np.arange(len(values)) + half + 1, len(values))
+    held = number[high] - number[low]
+    return np.where(held > 0, (total[high] - total[low]) / np.maximum(held, 1), np.nan)
+
+
+def _ahead_max(values: Floats, ahead: int) -> Floats:
+    """Return the maximum of each value and the `ahead` after it; NaN where some lie beyond the end or all are NaN."""
+    result = np.full(len(values), np.nan)
+    if len(values) > ahead:
+        result[: len(values) - ahead] = np.fmax.reduce(
+            np.lib.stride_tricks.sliding_window_view(values, ahead + 1), axis=1
+        )
+    return result
+
+
+def _back_max(values: Floats, back: int) -> Floats:
+    padded = np.concatenate((np.full(back, np.nan), values))
+    return np.asarray(np.fmax.reduce(np.lib.stride_tricks.sliding_window_view(padded, back + 1), axis=1))
