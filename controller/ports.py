@@ -4,7 +4,7 @@ Use cases and the loop know these only; ``bootstrap`` names the adapters. Every 
 ``PortError`` subclasses and nothing else that a caller is expected to handle.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import TracebackType
@@ -368,8 +368,8 @@ class SignalCache(Protocol):
         """Fan out to watchers of every controller replica; lossy by design."""
         ...
 
-    def subscribe(self, topic: str) -> AsyncIterator[bytes]:
-        """Payloads published from now on; ends when the iterator is closed."""
+    def subscribe(self, topic: str) -> AsyncGenerator[bytes, None]:
+        """Payloads published from its first step on, until it is closed with ``aclose``."""
         ...
 
     async def close(self) -> None:

@@ -5,12 +5,15 @@ other's rows nor each other's order.
 """
 
 import itertools
-from collections.abc import AsyncIterator, Callable, Iterator
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 
 import psycopg
 import pytest
 from psycopg import sql
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, make_url
 
 from controller.adapters.embedded.stack import EmbeddedStack, embedded_stack
 from controller.adapters.postgres import Limits, PostgresStore, migrate
@@ -19,7 +22,14 @@ from controller.adapters.postgres import Limits, PostgresStore, migrate
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedStack]:
     """PostgreSQL and Valkey, in a folder that the session forgets."""
-    with embedded_stack(tmp_path_factory.mktemp("stack") / "data") as running:
+    folder = tmp_path_factory.mktemp("stack") / "data"
+    with embedded_stack(folder) as running:
+        # Nothing here outlives the session, and many databases make an orderly end slow when every file is
+        # flushed. Tests of durability start servers of their own.
+        (folder / "postgres" / "user.conf").write_text("fsync = off\n")
+        server = running.servers["postgres"]
+        assert server.pid is not None
+        os.kill(server.pid, signal.SIGHUP)
         yield running
 
 
@@ -29,40 +39,54 @@ def redis_url(stack: EmbeddedStack) -> str:
     return stack.redis_url
 
 
-@pytest.fixture(scope="session")
-def make_database(stack: EmbeddedStack) -> Callable[..., str]:
-    """Return a function that creates an empty database, or a copy of another, and returns its URL."""
-    server = make_url(stack.database_url)
-    numbers = itertools.count()
+class Databases:
+    """Creates and drops databases on the session's server."""
 
-    def make(template: str = "template0") -> str:
-        name = f"test_{next(numbers)}"
-        address = server.set(drivername="postgresql").render_as_string(hide_password=False)
+    def __init__(self, server: URL) -> None:
+        self._server = server
+        self._numbers = itertools.count()
+
+    def execute(self, statement: str, *names: str) -> None:
+        address = self._server.set(drivername="postgresql").render_as_string(hide_password=False)
         with psycopg.connect(address, autocommit=True) as connection:
-            connection.execute(
-                sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY wal_log").format(
-                    sql.Identifier(name), sql.Identifier(template)
-                )
-            )
-        return server.set(database=name).render_as_string(hide_password=False)
+            connection.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))
 
-    return make
+    @contextmanager
+    def fresh(self, template: str = "template0") -> Iterator[str]:
+        """The URL of an empty database, or of a copy of another, for the time of the block."""
+        name = f"test_{next(self._numbers)}"
+        self.execute("CREATE DATABASE {} TEMPLATE {} STRATEGY wal_log", name, template)
+        yield self._server.set(database=name).render_as_string(hide_password=False)
+        self.execute("DROP DATABASE {} WITH (FORCE)", name)
 
 
 @pytest.fixture(scope="session")
-def template_database(make_database: Callable[..., str]) -> str:
+def databases(stack: EmbeddedStack) -> Databases:
+    return Databases(make_url(stack.database_url))
+
+
+@pytest.fixture(scope="session")
+def template_database(databases: Databases) -> Iterator[str]:
     """Name of a migrated database that nothing connects to any more."""
-    url = make_database()
-    migrate.upgrade(url)
-    name = make_url(url).database
-    assert name is not None
-    return name
+    with databases.fresh() as url:
+        migrate.upgrade(url)
+        name = make_url(url).database
+        assert name is not None
+        yield name
 
 
 @pytest.fixture
-def database_url(make_database: Callable[..., str], template_database: str) -> str:
+def empty_database_url(databases: Databases) -> Iterator[str]:
+    """A fresh database without a schema."""
+    with databases.fresh() as url:
+        yield url
+
+
+@pytest.fixture
+def database_url(databases: Databases, template_database: str) -> Iterator[str]:
     """A fresh, migrated database."""
-    return make_database(template_database)
+    with databases.fresh(template_database) as url:
+        yield url
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ keys. Called by the loop, the telemetry use cases and the watch streams.
 import contextlib
 import logging
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -206,7 +206,7 @@ class RedisSignalCache:
         with _away():
             await self._redis.publish(self._key("topic", topic), payload)
 
-    async def subscribe(self, topic: str) -> AsyncIterator[bytes]:
+    async def subscribe(self, topic: str) -> AsyncGenerator[bytes, None]:
         """Payloads published from the first step of the iteration on, across outages of the cache.
 
         Raises:
@@ -222,7 +222,8 @@ class RedisSignalCache:
             except MaxConnectionsError as error:
                 raise UnavailableError(f"the cache serves {WATCHER_COUNT_MAX} watchers already") from error
             except (RedisError, OSError) as error:
-                log.warning("watching %s was interrupted, trying again: %s", topic, error)
+                if pause_s == _RECONNECT_MIN_S:  # once per outage
+                    log.warning("watching %s was interrupted, trying again: %s", topic, error)
             await self._clock.sleep(pause_s)
             pause_s = min(2 * pause_s, _RECONNECT_MAX_S)
 

@@ -1,7 +1,7 @@
 """The signal cache in memory, by the clock it is given."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from controller.adapters.signals import (
@@ -81,7 +81,7 @@ class FakeSignalCache:
             if queue.qsize() < QUEUE_LENGTH_MAX:
                 queue.put_nowait(payload)
 
-    async def subscribe(self, topic: str) -> AsyncIterator[bytes]:
+    async def subscribe(self, topic: str) -> AsyncGenerator[bytes, None]:
         """Payloads published from the first step of the iteration on."""
         queue: asyncio.Queue[bytes] = asyncio.Queue()
         watchers = self._watchers.setdefault(topic, [])

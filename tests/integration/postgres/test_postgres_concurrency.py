@@ -1,0 +1,214 @@
+"""Writers, leaders and partitions that meet in a real PostgreSQL."""
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+import psycopg
+import pytest
+
+from controller.adapters.postgres import Limits, PostgresLeaseStore, PostgresStore
+from controller.core.resources import TrafficSample
+from controller.core.types import WorkloadState
+from controller.ports import LEADER_LEASE, Retention, StaleFenceError, UnavailableError
+
+MONDAY = datetime(2026, 11, 9, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+WEEK = timedelta(weeks=1)
+
+
+def raw(url: str) -> str:
+    return url.replace("+psycopg", "")
+
+
+@asynccontextmanager
+async def opened(url: str, limits: Limits | None = None) -> AsyncIterator[PostgresStore]:
+    store = PostgresStore(url, limits)
+    yield store
+    await store.close()
+
+
+async def upsert(store: PostgresStore, samples: list[TrafficSample]) -> None:
+    async with store.unit_of_work() as unit:
+        await unit.traffic.upsert(samples)
+        await unit.commit()
+
+
+async def test_writers_that_need_one_new_partition_at_once_all_succeed(database_url: str) -> None:
+    # Two stores, as two controller replicas would have.
+    async with opened(database_url) as first, opened(database_url) as second:
+        await asyncio.gather(
+            *(
+                upsert((first, second)[index % 2], [TrafficSample(f"w{index}", MONDAY, 60.0)])
+                for index in range(16)
+            )
+        )
+        async with first.unit_of_work() as unit:
+            spans = [await unit.traffic.span(f"w{index}") for index in range(16)]
+
+    assert spans == [(MONDAY, MONDAY)] * 16
+
+
+async def test_a_partition_is_made_beside_open_readers_and_writers(database_url: str) -> None:
+    async with opened(database_url, Limits(lock_s=1)) as store:
+        await upsert(store, [TrafficSample("w", MONDAY, 60.0)])
+        async with store.unit_of_work() as reader, store.unit_of_work() as writer:
+            assert await reader.traffic.span("w") == (MONDAY, MONDAY)
+            await writer.traffic.upsert([TrafficSample("v", MONDAY, 60.0)])
+
+            await upsert(store, [TrafficSample("w", MONDAY + WEEK, 60.0)])
+
+            assert await reader.traffic.span("w") == (MONDAY, MONDAY + WEEK)
+            await writer.commit()
+
+
+async def test_minutes_at_the_edges_of_a_partition_are_kept_apart_and_together(database_url: str) -> None:
+    edges = [MONDAY - MINUTE, MONDAY, MONDAY + WEEK - MINUTE, MONDAY + WEEK]
+    async with opened(database_url) as store:
+        await upsert(store, [TrafficSample("w", at, 60.0) for at in edges])
+        with psycopg.connect(raw(database_url)) as connection:
+            rows = connection.execute(
+                "SELECT tableoid::regclass::text FROM traffic_samples ORDER BY minute_at"
+            )
+            tables = [name for (name,) in rows]
+        dropped = await store.maintain(MONDAY + timedelta(days=30), Retention(traffic=timedelta(days=30)))
+        async with store.unit_of_work() as unit:
+            span = await unit.traffic.span("w")
+
+    assert tables == [
+        "traffic_samples_20261102",
+        "traffic_samples_20261109",
+        "traffic_samples_20261109",
+        "traffic_samples_20261116",
+    ]
+    assert dropped == 1
+    assert span == (MONDAY, MONDAY + WEEK)
+
+
+async def test_overlapping_batches_in_opposite_order_do_not_deadlock(database_url: str) -> None:
+    batch = [TrafficSample("w", MONDAY + index * MINUTE, 60.0) for index in range(500)]
+    async with opened(database_url) as store:
+        await asyncio.gather(
+            *(upsert(store, batch if index % 2 else batch[::-1]) for index in range(8)),
+        )
+        async with store.unit_of_work() as unit:
+            rows = await unit.traffic.read("w", MONDAY, MONDAY + 500 * MINUTE)
+
+    assert [qps for _, qps in rows] == [1.0] * 500
+
+
+@pytest.mark.parametrize("value", ["'NaN'", "'Infinity'", "'-Infinity'", "-1"])
+@pytest.mark.parametrize("column", ["demand_count", "served_count", "rejected_count", "coverage"])
+async def test_the_table_itself_refuses_what_is_no_count(database_url: str, column: str, value: str) -> None:
+    async with opened(database_url) as store:
+        await upsert(store, [TrafficSample("w", MONDAY, 60.0)])
+
+    with psycopg.connect(raw(database_url)) as connection, pytest.raises(psycopg.errors.CheckViolation):
+        connection.execute(f"UPDATE traffic_samples SET {column} = {value}".encode())
+
+
+async def test_a_bad_sample_at_the_end_of_a_large_batch_leaves_nothing(database_url: str) -> None:
+    batch = [TrafficSample("w", MONDAY + index * MINUTE, 60.0) for index in range(5000)]
+    async with opened(database_url) as store:
+        with pytest.raises(ValueError, match=r"samples\[5000\]\.demand_count: nan"):
+            await upsert(store, [*batch, TrafficSample("w", MONDAY - MINUTE, math.nan)])
+        async with store.unit_of_work() as unit:
+            assert await unit.traffic.span("w") is None
+
+
+async def test_repeating_an_import_writes_no_row(database_url: str) -> None:
+    batch = [TrafficSample("w", MONDAY + index * MINUTE, 60.0) for index in range(100)]
+
+    def row_versions() -> list[tuple[str]]:
+        with psycopg.connect(raw(database_url)) as connection:
+            return connection.execute("SELECT xmin::text FROM traffic_samples ORDER BY minute_at").fetchall()
+
+    async with opened(database_url) as store:
+        await upsert(store, batch)
+        before = row_versions()
+        await upsert(store, batch)
+
+    assert row_versions() == before
+
+
+async def test_the_fence_holds_a_new_leader_back_and_lets_the_old_one_renew(database_url: str) -> None:
+    tiny, long = timedelta(milliseconds=1), timedelta(minutes=5)
+    leases = PostgresLeaseStore(database_url, Limits(connection_count=2, lock_s=0.05))
+    async with opened(database_url) as store:
+        old = await leases.acquire(LEADER_LEASE, "old", tiny)
+        assert old is not None
+        async with store.unit_of_work() as unit:
+            await unit.require_leader(old.token)
+            renewed = await leases.acquire(LEADER_LEASE, "old", tiny)
+            while await leases.current(LEADER_LEASE) is not None:
+                pass  # until it has expired, by the database's clock
+            with pytest.raises(UnavailableError, match="lock timeout"):
+                await leases.acquire(LEADER_LEASE, "new", long)
+            await unit.states.save({"w": WorkloadState(desired_replicas=16)})
+            await unit.commit()
+        new = await leases.acquire(LEADER_LEASE, "new", long)
+
+        assert renewed is not None
+        assert renewed.token == old.token
+        assert new is not None
+        assert new.token > old.token
+        async with store.unit_of_work() as unit:
+            with pytest.raises(StaleFenceError):
+                await unit.require_leader(old.token)
+            assert await unit.states.load() == {"w": WorkloadState(desired_replicas=16)}
+    await leases.close()
+
+
+async def test_ingest_of_100_000_minutes_keeps_near_raw_copy(
+    database_url: str, record_property: Callable[[str, object], None]
+) -> None:
+    """The ratio is what an upsert costs over COPY straight into a table of the same shape; measured, and bounded."""
+    batch = [
+        TrafficSample(f"w{index % 10}", MONDAY + (index // 10) * MINUTE, float(index), float(index), 0.0)
+        for index in range(100_000)
+    ]
+    async with opened(database_url) as store:
+        await upsert(store, batch[:1])
+        started_s = time.perf_counter()
+        await upsert(store, batch)
+        upsert_s = time.perf_counter() - started_s
+        async with store.unit_of_work() as unit:
+            rows = await unit.traffic.read("w3", MONDAY, MONDAY + 60 * MINUTE, step=60 * MINUTE)
+            span = await unit.traffic.span("w9")
+    copy_s = await _raw_copy_s(raw(database_url), batch)
+    ratio = upsert_s / copy_s
+    record_property("upsert_over_copy_ratio", round(ratio, 2))
+    print(f"upsert {upsert_s:.2f} s, raw COPY {copy_s:.2f} s, ratio {ratio:.2f}")  # noqa: T201 - shown by -rP
+
+    assert span == (MONDAY, MONDAY + 9_999 * MINUTE)
+    assert [at for at, _ in rows] == [MONDAY]
+    assert rows[0][1] == pytest.approx(298 / 60)  # minute m of w3 holds 10 m + 3
+    assert ratio < 12
+
+
+async def _raw_copy_s(url: str, batch: list[TrafficSample]) -> float:
+    async with await psycopg.AsyncConnection.connect(url) as connection:
+        await connection.execute("CREATE TABLE plain (LIKE traffic_samples INCLUDING ALL)")
+        started_s = time.perf_counter()
+        async with (
+            connection.cursor() as cursor,
+            cursor.copy("COPY plain FROM STDIN (FORMAT BINARY)") as copy,
+        ):
+            copy.set_types(["text", "timestamptz", "float8", "float8", "float8", "text", "float8"])
+            for row in batch:
+                await copy.write_row(
+                    (
+                        row.workload,
+                        row.minute_at,
+                        row.demand_count,
+                        row.served_count,
+                        row.rejected_count,
+                        row.source,
+                        row.coverage,
+                    )
+                )
+        await connection.commit()
+        return time.perf_counter() - started_s
