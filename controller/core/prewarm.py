@@ -92,7 +92,9 @@ def follow(
     same = previous if previous is not None and previous.revision == event.revision else None
     order_at = floor.order_at
     if same is not None and same.order_at <= now:
-        wanted, order_at = max(wanted, same.replicas), min(order_at, same.order_at)
+        order_at = min(order_at, same.order_at)
+        if not floor.unmet_replicas:  # a floor that a limit cuts is at its limit
+            wanted = max(wanted, same.replicas)
     seen = _seen(wanted, replicas, previous, lead, now)
     met_at = same.met_at if same else None
     if replicas is not None and now >= order_at:

@@ -148,16 +148,18 @@ def _propose(stored: WorkloadState, inp: WorkloadInput, tick: TickInput) -> Prop
     forecast_ok = bool(plan.need) and _usable(inp, now)
     contracts = _contracts(state, inp, plan, demand, pool, now)
     warm = None if inp.replicas is None else sum(r.stage is Stage.VERIFIED for r in inp.replicas)
-    panic_until = _panic(state, w, demand, warm, now)
+    # Nobody starts what is only recommended: waiting for it, or panicking over it, would never end.
+    ready = max(warm, current) if warm is not None and w.mode is Mode.RECOMMEND else warm
+    panic_until = _panic(state, w, demand, ready, now)
     zero_since = _zero_since(state, demand, now)
     recs = (
         *_operator(inp, tick),
         *_bounds(inp, contracts, now),
         *_event_floors(inp, plan, contracts, demand, current, now),
-        *_plan_floor(inp, plan, pool, warm, forecast_ok=forecast_ok, now=now),
+        *_plan_floor(inp, plan, pool, ready, forecast_ok=forecast_ok, now=now),
         *_panic_floor(demand, current, panic_until),
         *_reactive(w, demand, current, zero_since, now),
-        *_guards(inp, demand, current, warm),
+        *_guards(inp, demand, current, ready),
         *_keep_warm(inp, plan, pool, current, forecast_ok=forecast_ok, now=now),
     )
     return Proposal(
@@ -387,9 +389,11 @@ def _event_floors(
         contract = by_event.get(floor.event_id or "")
         if contract is None or not contract.order_at <= now < floor.until_at:
             continue
-        standing = _standing(floor, contract, demand, inp.workload, current, now)
-        if standing < contract.replicas:
-            sentence = f"{floor.reason} fizzled: its floor of {contract.replicas} has decayed to {standing}"
+        # What max_replicas or quota cut off is still asked for, so that the cut shows as a limited decision.
+        wanted = contract.replicas + contract.shortfall_replicas
+        standing = _standing(replace(floor, replicas=wanted), contract, demand, inp.workload, current, now)
+        if standing < wanted:
+            sentence = f"{floor.reason} fizzled: its floor of {wanted} has decayed to {standing}"
         else:
             sentence = f"{floor.reason} needs {standing} warm by {floor.needed_at:%H:%M:%S} UTC"
         recs.append(Recommendation(Source.EVENT, RecommendationKind.AT_LEAST, standing, sentence))
@@ -399,14 +403,13 @@ def _event_floors(
 def _standing(
     floor: Floor, contract: Contract, demand: Demand, w: Workload, current: int, now: datetime
 ) -> int:
-    """The count an event's floor holds now: its contract's, less what has decayed since the event fizzled."""
+    """The count an event's floor holds now: all of it, less what has decayed since the event fizzled."""
     decayed_s = fizzled_for_s(contract, w.policy, now)
     if decayed_s is None:
-        return contract.replicas
+        return floor.replicas
     if demand.need_up is None:  # unknown demand neither decays a floor nor brings it back
-        return min(contract.replicas, current)
-    whole = replace(floor, replicas=contract.replicas)
-    return with_decay(whole, demand.need_up, decayed_s, w.policy.fizzle_half_life.total_seconds()).replicas
+        return min(floor.replicas, current)
+    return with_decay(floor, demand.need_up, decayed_s, w.policy.fizzle_half_life.total_seconds()).replicas
 
 
 def _plan_floor(
@@ -480,8 +483,7 @@ def _guards(inp: WorkloadInput, demand: Demand, current: int, warm: int | None) 
         )
     if warm is None:
         hold(seen, "replicas could not be observed: no scale-down")
-    elif inp.workload.mode is not Mode.RECOMMEND and warm < min(demand.need_up or 0, current):
-        # Only recommended replicas are never started; waiting for them would hold the count for ever.
+    elif warm < min(demand.need_up or 0, current):
         hold(current, f"{warm} of {demand.need_up} replicas for the present load are warm")
     return recs
 
@@ -643,7 +645,8 @@ def _pace(p: Proposal, merged: Arbitration, now: datetime) -> tuple[int, Arbitra
     behavior = p.inp.workload.policy.behavior
     target, hindrance = merged.replicas, ""
     reactive = merged.binding is not None and merged.binding.source is Source.REACTIVE
-    if reactive and p.current and abs(target / p.current - 1.0) <= behavior.tolerance:
+    # The slack keeps a tolerance of 10 % from refusing 10 to 11 over the last bit of a float.
+    if reactive and p.current and abs(target - p.current) <= behavior.tolerance * p.current + 1e-9:
         target, hindrance = p.current, "tolerance"
     paced = pace(
         p.current,
