@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
+from controller.adapters.clock import SystemClock
 from controller.api.limits import ApiLimits
 from controller.api.shapes import read_timestamp
 from controller.ports import Actuator, Clock, ForecastPort, PortError, SignalCache, Store
@@ -29,7 +30,11 @@ _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 @dataclass(frozen=True, slots=True)
 class ApiDependencies:
-    """What the API is built on. ``forecaster`` sharpens previews, ``actuator`` shows replicas in WatchEvent."""
+    """What the API is built on. ``forecaster`` sharpens previews, ``actuator`` shows replicas in WatchEvent.
+
+    ``clock`` says what time it is for the people who ask; ``pace`` is the machine's own time, by which health
+    is probed and watchers poll, also when a demonstration's clock runs faster.
+    """
 
     store: Store
     signals: SignalCache
@@ -38,6 +43,7 @@ class ApiDependencies:
     actuator: Actuator | None = None
     preview: PreviewSettings = field(default_factory=PreviewSettings)
     limits: ApiLimits = field(default_factory=ApiLimits)
+    pace: Clock = field(default_factory=SystemClock)
 
 
 def call_of(

@@ -158,7 +158,7 @@ class Feed:
                     self._wake.set()
             except PortError as error:
                 log.warning("no change signals, watchers poll: %s", error)
-            await self._deps.clock.sleep(self._limits.poll_period_s)
+            await self._deps.pace.sleep(self._limits.poll_period_s)
 
     async def _poll(self) -> None:
         while True:
@@ -177,7 +177,7 @@ class Feed:
     async def _wait(self) -> None:
         waits = {
             asyncio.ensure_future(self._wake.wait()),
-            asyncio.ensure_future(self._deps.clock.sleep(self._limits.poll_period_s)),
+            asyncio.ensure_future(self._deps.pace.sleep(self._limits.poll_period_s)),
         }
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

@@ -158,7 +158,7 @@ async def serve(deps: ApiDependencies, bind: str = "127.0.0.1:7443") -> RunningS
 
 async def _watch_health(deps: ApiDependencies, servicer: Any) -> None:  # noqa: ANN401 -- untyped library
     while True:
-        await deps.clock.sleep(deps.limits.health_period_s)
+        await deps.pace.sleep(deps.limits.health_period_s)
         await _probe(deps, servicer)
 
 

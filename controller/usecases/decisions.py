@@ -37,7 +37,7 @@ async def list_decisions(
     findings = Findings()
     findings.window(start_at, end_at)
     findings.raise_if_any()
-    async with store.unit_of_work() as uow, listing():
+    async with store.unit_of_work() as uow, listing(page):
         return await uow.decisions.list(
             workload=workload, start_at=start_at, end_at=end_at, changes_only=changes_only, page=page
         )

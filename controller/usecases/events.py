@@ -69,13 +69,16 @@ async def list_events(
     overlaps: tuple[datetime | None, datetime | None] = (None, None),
 ) -> tuple[Sequence[TrafficEvent], str]:
     """One page, ordered by (start, id), and the token of the next; raise InvalidError."""
+    findings = Findings()
+    findings.text("category", category or "", 0, 63)
+    findings.raise_if_any()
     window = _window(overlaps)
     stored = set(states)
     if states - {EventState.CANCELLED}:  # every other state is derived from what is not cancelled
         stored |= set(EventState) - {EventState.CANCELLED}
     found: list[TrafficEvent] = []
     token = page.token
-    async with store.unit_of_work() as uow, listing():
+    async with store.unit_of_work() as uow, listing(page):
         for _ in range(PAGES_MAX):
             rows, token = await uow.events.list(
                 page=Page(page.size - len(found), token),

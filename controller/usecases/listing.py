@@ -18,10 +18,12 @@ def page_of(size: int, token: str) -> Page:
 
 
 @asynccontextmanager
-async def listing() -> AsyncGenerator[None]:
-    """Around a store's listing: a ValueError there means that the token is not one of its own."""
+async def listing(page: Page) -> AsyncGenerator[None]:
+    """Around a store's listing: a ValueError there means that the page's token is not one of its own."""
     try:
         yield
     except ValueError as error:
+        if not page.token:
+            raise
         remedy = "is not a token of this listing; send next_page_token of the page before, or leave it empty"
         raise InvalidError([Violation("page_token", remedy)]) from error

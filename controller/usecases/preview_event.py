@@ -39,8 +39,8 @@ class PreviewSettings:
 
     lead_priors: tuple[StagePrior, ...] = DEFAULT_PRIORS
     pools: tuple[QuotaPool, ...] = ()
-    # History a fresh forecast is made from, and how far it may reach.
-    history: timedelta = timedelta(days=35)
+    # History a fresh forecast is made from, and how far ahead other events are looked at.
+    history: timedelta = timedelta(days=42)
     horizon: timedelta = timedelta(days=7)
 
 
@@ -128,7 +128,7 @@ async def _preview(
     band = plain
     if forecaster is not None and plain is not None and plain.qps:
         trust = await _trust(uow, forecaster, name, plain, now)
-        if occurrence.end_at <= now + settings.horizon:
+        if occurrence.start_at < now + plain.step * len(plain.qps):
             band = await _refit(uow, forecaster, name, plain, [*others, occurrence], settings, now)
         if occurrence.id in plain.event_ids:  # a registered event is previewed: what would run without it?
             plain = await _refit(uow, forecaster, name, plain, others, settings, now)
@@ -186,7 +186,10 @@ async def _refit(
     history_start = now - settings.history
     past = await schedule(uow, history_start, now)
     known = {event.id: event for event in (*past.get(name, ()), *events)}
-    history = await uow.traffic.read(name, history_start, now, step=plain.step)
+    span = await uow.traffic.span(name)
+    if span is None:
+        return plain
+    history = await uow.traffic.read(name, max(span[0], history_start), now, step=plain.step)
     _, band = await forecaster.forecast(
         name,
         history,

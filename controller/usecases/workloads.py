@@ -30,7 +30,7 @@ async def get_workload(store: Store, name: str) -> Workload:
 
 async def list_workloads(store: Store, page: Page) -> tuple[Sequence[Workload], str]:
     """One page, ordered by name, and the token of the next."""
-    async with store.unit_of_work() as uow, listing():
+    async with store.unit_of_work() as uow, listing(page):
         return await uow.workloads.list(page)
 
 
