@@ -1,0 +1,157 @@
+"""The composition root: the only place that names concrete adapters.
+
+``open_runtime`` starts what the settings leave to us (embedded PostgreSQL and Valkey, local Triton), connects
+the rest, checks the schema, and hands out a ``Runtime``; leaving the block stops everything in reverse. The
+demo passes a faster clock and a wrapper around the demand meter; nothing else is replaceable from outside.
+"""
+
+import asyncio
+import json
+import os
+import platform
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from controller.actuators.dry_run import DryRunActuator
+from controller.actuators.local_process import LocalProcessActuator
+from controller.adapters.clock import SystemClock
+from controller.adapters.embedded import EmbeddedStack
+from controller.adapters.forecaster import FitForecaster
+from controller.adapters.postgres import PostgresLeaseStore, PostgresStore, migrate
+from controller.adapters.redis import RedisSignalCache
+from controller.adapters.triton_metrics import TritonDemandMeter
+from controller.api.server import ApiDependencies, RunningServer, serve
+from controller.loop.control import Control
+from controller.loop.forecasting import Forecasting
+from controller.loop.leader import Leadership
+from controller.loop.observe import Observer
+from controller.loop.runner import Runner
+from controller.ports import LEADER_LEASE, Actuator, Clock, DemandMeterPort, SignalCache, Store
+from controller.settings import Settings
+
+# Live signals outlive a few missed scrapes, no more: the core judges their age besides.
+SIGNAL_TTL_PERIODS = 30
+RUNTIME_FILE = "runtime.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """A running controller process: what it is made of, and where it can be reached."""
+
+    settings: Settings
+    clock: Clock
+    store: Store
+    cache: SignalCache
+    actuator: Actuator
+    control: Control
+    observer: Observer
+    forecasting: Forecasting
+    leadership: Leadership
+    runner: Runner
+    api: RunningServer
+    loop: asyncio.Task[None] | None  # ends only by a defect: whoever runs the process must end it then
+
+
+def holder_name(settings: Settings) -> str:
+    """Name under which this process asks for leadership."""
+    return settings.holder or f"{platform.node()}:{os.getpid()}"
+
+
+def _unchanged(meter: DemandMeterPort) -> DemandMeterPort:
+    return meter
+
+
+@asynccontextmanager
+async def open_runtime(
+    settings: Settings,
+    *,
+    clock: Clock | None = None,
+    wrap_meter: Callable[[DemandMeterPort], DemandMeterPort] = _unchanged,
+) -> AsyncIterator[Runtime]:
+    """Run a controller for as long as the block lasts.
+
+    Raises:
+        PortError: the schema is on another revision, or a dependency is away.
+        EmbeddedError: an embedded server cannot start, or another process holds the data folder.
+        BindError: the API's address is not loopback or not free.
+    """
+    clock = clock or SystemClock()
+    async with AsyncExitStack() as stack:
+        database_url, redis_url = await _servers(settings, stack)
+        store = PostgresStore(database_url)
+        stack.push_async_callback(store.close)
+        await store.check_revision()
+        leases = PostgresLeaseStore(database_url)
+        stack.push_async_callback(leases.close)
+        cache = RedisSignalCache(redis_url, clock=clock)
+        stack.push_async_callback(cache.close)
+        local = LocalProcessActuator.from_settings(settings, clock)
+        stack.push_async_callback(local.close)
+        actuator: Actuator = local if settings.actuator == "local_process" else DryRunActuator(local)
+        triton_meter = TritonDemandMeter(clock, baselines=local.baselines)
+        stack.push_async_callback(triton_meter.close)
+        observer = Observer(
+            actuator, wrap_meter(triton_meter), cache, store, ttl=SIGNAL_TTL_PERIODS * settings.scrape_period
+        )
+        forecaster = FitForecaster()
+        forecasting = Forecasting(store, forecaster, clock, settings)
+        control = Control(store, cache, actuator, observer, forecasting, clock, settings)
+        # Leases live on the database's clock, so leadership keeps the machine's time in a demo too.
+        leadership = Leadership(
+            leases,
+            SystemClock(),
+            name=LEADER_LEASE,
+            holder=holder_name(settings),
+            duration=settings.lease_duration,
+        )
+        runner = Runner(leadership, control, observer, forecasting, clock, settings)
+        deps = ApiDependencies(store, cache, clock, forecaster=forecaster, actuator=actuator)
+        api = await serve(deps, settings.bind)
+        stack.push_async_callback(api.stop)
+        _announce(settings.data_dir, api, stack)
+        loop: asyncio.Task[None] | None = None
+        if settings.run_loop:
+            loop = asyncio.create_task(runner.run(), name="control-loop")
+            stack.push_async_callback(_end, loop)
+        yield Runtime(
+            settings,
+            clock,
+            store,
+            cache,
+            actuator,
+            control,
+            observer,
+            forecasting,
+            leadership,
+            runner,
+            api,
+            loop,
+        )
+
+
+async def _servers(settings: Settings, stack: AsyncExitStack) -> tuple[str, str]:
+    """URLs of PostgreSQL and Redis, with the embedded ones started and migrated where none are given."""
+    if settings.database_url is not None and settings.redis_url is not None:
+        return settings.database_url.get_secret_value(), settings.redis_url.get_secret_value()
+    embedded = await stack.enter_async_context(EmbeddedStack(settings.data_dir))
+    if settings.database_url is None:
+        # A database we started is ours to migrate; one we were given is migrated by `forecrest migrate`.
+        await asyncio.to_thread(migrate.upgrade, embedded.database_url)
+    database = settings.database_url.get_secret_value() if settings.database_url else embedded.database_url
+    redis = settings.redis_url.get_secret_value() if settings.redis_url else embedded.redis_url
+    return database, redis
+
+
+def _announce(data_dir: Path, api: RunningServer, stack: AsyncExitStack) -> None:
+    """Leave the address where the command line looks for it."""
+    data_dir.mkdir(parents=True, exist_ok=True)
+    path = data_dir / RUNTIME_FILE
+    path.write_text(json.dumps({"address": api.target, "pid": os.getpid()}))
+    stack.callback(path.unlink, missing_ok=True)
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
