@@ -17,15 +17,15 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from math import erf, exp, isfinite, log, pi, sqrt
+from math import ceil, erf, exp, isfinite, log, pi, sqrt
 
 from controller.core.types import CapacityProfile, Policy, Slo
 
 # Above this many servers the exact recursion gives way to Halfin and Whitt's limit (under 1 % apart there).
 EXACT_SERVERS_MAX = 200
-# Counts up to this one are listed once and looked up; larger ones, which only an absurd demand or a tiny
-# profile asks for, are searched.
-LISTED_REPLICAS_MAX = 512
+# Counts up to this one are worked out and listed; beyond, which only an absurd demand or a tiny profile asks
+# for, the line goes on straight: a pool this large runs within a fraction of a percent of full.
+LISTED_REPLICAS_MAX = 256
 # No pool is ever sized beyond this: an absurd demand asks for this many, and ceilings cut it.
 REPLICAS_LIMIT = 100_000
 _BISECTION_STEPS = 40
@@ -114,13 +114,19 @@ class CapacityCurve:
 
     def qps(self, replicas: int) -> float:
         """Sustainable QPS of ``replicas`` warm replicas."""
-        self._grow(min(replicas, LISTED_REPLICAS_MAX))
-        if replicas <= LISTED_REPLICAS_MAX:
-            return self._qps[replicas]
-        return max(self._qps[LISTED_REPLICAS_MAX], self._sustained(replicas))
+        listed = min(replicas, LISTED_REPLICAS_MAX)
+        self._grow(listed)
+        beyond = replicas - listed
+        return self._qps[listed] + beyond * self._slope() if beyond else self._qps[listed]
+
+    def _slope(self) -> float:
+        """QPS of each replica beyond the list, at the utilization the whole list reaches: larger pools reach more."""
+        self._grow(LISTED_REPLICAS_MAX)
+        pool = _first(self._have, LISTED_REPLICAS_MAX, self._profile)
+        return self._profile.qps_max * self._qps[-1] / sum(p.qps_max * count for p, count in pool)
 
     def required(self, demand_qps: float) -> int:
-        """Smallest count that serves ``demand_qps`` within the SLO; ``REPLICAS_LIMIT`` when that is not enough.
+        """Smallest count that serves ``demand_qps`` within the SLO; never more than ``REPLICAS_LIMIT``.
 
         Raises:
             ValueError: ``demand_qps`` is negative or not finite.
@@ -129,7 +135,8 @@ class CapacityCurve:
             raise ValueError(f"demand_qps must be finite and >= 0, got {demand_qps}")
         while self._qps[-1] < demand_qps:
             if len(self._qps) > LISTED_REPLICAS_MAX:
-                return self._search(demand_qps)
+                beyond = (demand_qps - self._qps[-1]) / self._slope()
+                return LISTED_REPLICAS_MAX + ceil(min(beyond, REPLICAS_LIMIT - LISTED_REPLICAS_MAX))
             self._grow(len(self._qps))
         return bisect_left(self._qps, demand_qps)
 
@@ -138,16 +145,6 @@ class CapacityCurve:
         if not self._have:
             return count
         return max(count, self.required(curve(self._profile, self._slo, self._scv).qps(count)))
-
-    def _search(self, demand_qps: float) -> int:
-        low, high = LISTED_REPLICAS_MAX + 1, REPLICAS_LIMIT
-        while low < high:
-            middle = (low + high) // 2
-            if self.qps(middle) >= demand_qps:
-                high = middle
-            else:
-                low = middle + 1
-        return low
 
 
 def _first(have: Pool, count: int, profile: CapacityProfile) -> Pool:

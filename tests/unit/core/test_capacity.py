@@ -102,13 +102,30 @@ def test_an_absurd_demand_ends_at_the_limit_instead_of_looping() -> None:
     assert required_replicas(1e300, SIMPLE, SLO) == REPLICAS_LIMIT
 
 
-def test_required_is_the_smallest_count_that_sustains_also_beyond_the_list() -> None:
-    line = curve(SIMPLE, SLO)
-    for count in (1, 7, EXACT_SERVERS_MAX, LISTED_REPLICAS_MAX, LISTED_REPLICAS_MAX + 1, 2_000):
-        demand = line.qps(count)
+@pytest.mark.parametrize(
+    "count", [1, 7, EXACT_SERVERS_MAX, LISTED_REPLICAS_MAX, LISTED_REPLICAS_MAX + 1, 2_000]
+)
+def test_required_is_the_smallest_count_that_sustains(count: int) -> None:
+    demand = curve(SIMPLE, SLO).qps(count)
 
-        assert count == line.required(demand)
-        assert count + 1 == line.required(demand * 1.000001)
+    assert count == required_replicas(demand * 0.999999, SIMPLE, SLO)
+    assert count + 1 == required_replicas(demand * 1.000001, SIMPLE, SLO)
+
+
+def test_beyond_the_list_the_line_goes_on_straight_and_promises_no_more_than_the_formula() -> None:
+    count = 4 * LISTED_REPLICAS_MAX
+    line, formula = curve(SIMPLE, SLO).qps(count), sustainable_qps(((SIMPLE, count),), SLO)
+
+    assert line <= formula
+    assert line == pytest.approx(formula, rel=0.01)
+
+
+def test_a_mixed_pool_beyond_the_list_grows_by_its_first_profile() -> None:
+    line = mixed_curve([T4] * 4, A10, SLO)
+
+    assert line.qps(LISTED_REPLICAS_MAX + 1) - line.qps(LISTED_REPLICAS_MAX) == pytest.approx(
+        A10.qps_max, rel=0.01
+    )
 
 
 def test_the_curve_never_falls_across_the_seam_between_the_formulas() -> None:
