@@ -14,10 +14,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import lru_cache
-from itertools import groupby, pairwise
+from itertools import groupby, islice, pairwise
 from math import isfinite
 
-from controller.core.capacity import demand_at_quantile, required_replicas, service_quantile
+from controller.core.capacity import curve, demand_at_quantile, required_replicas, service_quantile
 from controller.core.leadtime import LeadTime
 from controller.core.types import (
     CapacityPlan,
@@ -91,18 +91,16 @@ def _digest(*key: object) -> str:
     return hashlib.sha256(repr(key).encode()).hexdigest()[:16]
 
 
-def need_per_step(workload: Workload, band: ForecastBand) -> tuple[int, ...]:
-    """Replicas each forecast step needs at the workload's cost quantile; bounds are not applied here."""
+def demand_per_step(workload: Workload, band: ForecastBand) -> tuple[float, ...]:
+    """Demand to prepare for in each forecast step, QPS: at the workload's cost quantile."""
     quantile = service_quantile(workload.policy)
-    return tuple(
-        required_replicas(
-            demand_at_quantile(band.levels, row, quantile),
-            workload.profile,
-            workload.slo,
-            workload.policy.arrival_scv,
-        )
-        for row in band.qps
-    )
+    return tuple(demand_at_quantile(band.levels, row, quantile) for row in band.qps)
+
+
+def need_per_step(workload: Workload, demand_qps: Sequence[float]) -> tuple[int, ...]:
+    """Replicas each step's demand needs; bounds are not applied here."""
+    pool = curve(workload.profile, workload.slo, workload.policy.arrival_scv)
+    return tuple(pool.required(qps) for qps in demand_qps)
 
 
 def effective_max(
@@ -196,9 +194,10 @@ def build_plan(
     may_use = forecast_usable(band, trust, now, workload.policy.forecast_age_max)
     usable = band if band and may_use and band_sound(band) else None
     bases = {f.event_id: f.base_qps for f in previous.floors} if previous else {}
-    need = need_per_step(workload, usable) if usable else ()
+    demand = demand_per_step(workload, usable) if usable else ()
+    need = need_per_step(workload, demand)
     cap = workload.max_replicas if ceiling is None else min(workload.max_replicas, ceiling)
-    floors = _forecast_floors(workload, usable, need, lead, cap) if usable else []
+    floors = _forecast_floors(workload, usable, demand, need, lead, cap) if usable else []
     for event in sorted(events, key=lambda e: (e.start_at, e.id)):
         if event.end_at > now:
             kept = bases.get(event.id)
@@ -244,28 +243,33 @@ def base_moved(
 
 
 def _forecast_floors(
-    workload: Workload, band: ForecastBand, need: Sequence[int], lead: LeadTime, cap: int
+    workload: Workload,
+    band: ForecastBand,
+    demand_qps: Sequence[float],
+    need: Sequence[int],
+    lead: LeadTime,
+    cap: int,
 ) -> list[Floor]:
     floors: list[Floor] = []
     before, index = 0, 0
-    for count, run in groupby(need):
+    quantile = f"P{service_quantile(workload.policy) * 100:g}"
+    for count, run in islice(groupby(need), FORECAST_FLOORS_MAX):
         length = sum(1 for _ in run)
         needed_at = band.start_at + band.step * index
-        steps = band.qps[index : index + length]
-        demand = max(demand_at_quantile(band.levels, row, service_quantile(workload.policy)) for row in steps)
+        demand = max(demand_qps[index : index + length])
         floors.append(
             Floor(
                 replicas=min(count, cap),
                 order_at=needed_at - timedelta(seconds=lead.for_batch(max(1, count - before))),
                 needed_at=needed_at,
                 until_at=needed_at + band.step * length,
-                reason=f"forecast P{service_quantile(workload.policy) * 100:g} of {demand:.0f} QPS",
+                reason=f"forecast {quantile} of {demand:.0f} QPS",
                 demand_qps=demand,
                 unmet_replicas=max(0, count - cap),
             )
         )
         before, index = count, index + length
-    return floors[:FORECAST_FLOORS_MAX]
+    return floors
 
 
 def _event_floor(
