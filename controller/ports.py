@@ -82,7 +82,10 @@ class WorkloadStore(Protocol):
         ...
 
     async def list(self, page: Page | None = None) -> tuple[Sequence[Workload], str]:
-        """Ordered by name; the second value is the next page token, empty at the end."""
+        """Ordered by name; the second value is the next page token, empty at the end.
+
+        Without a page, here and in every listing: the first 10 000 rows.
+        """
         ...
 
     async def create(self, workload: Workload) -> Workload:

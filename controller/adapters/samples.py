@@ -6,6 +6,7 @@ batch for one bad sample and names it, so that nothing is half written. Called b
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from controller.core.resources import TrafficSample
@@ -29,7 +30,16 @@ def sound_samples(samples: Sequence[TrafficSample]) -> list[TrafficSample]:
         problem = _problem(sample)
         if problem:
             raise ValueError(f"samples[{index}].{problem}")
-    latest = {(sample.workload, sample.minute_at): sample for sample in samples}
+    # In UTC, because equal instants of different zones may compare unequal around a change of the clock.
+    latest = {
+        (sample.workload, sample.minute_at): sample
+        for sample in (
+            sample
+            if sample.minute_at.tzinfo is UTC
+            else replace(sample, minute_at=sample.minute_at.astimezone(UTC))
+            for sample in samples
+        )
+    }
     # Ordered, so that writers of overlapping batches lock rows in one order and cannot deadlock.
     return [latest[key] for key in sorted(latest)]
 

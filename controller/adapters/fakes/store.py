@@ -519,7 +519,10 @@ class FakeUnitOfWork:
         self._transaction.commit()
 
     async def require_leader(self, token: int) -> None:
-        """Raise StaleFenceError unless `token` is the newest. Without a lease store every token is."""
+        """Raise StaleFenceError unless `token` is the newest. Without a lease store every token is.
+
+        Does not hold a new leader back until commit, as the real one does.
+        """
         self._store.answer()
         if self._store.leases is None:
             return

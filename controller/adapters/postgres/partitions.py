@@ -26,11 +26,13 @@ class Partitioned:
 
     def start(self, at: datetime) -> datetime:
         """Start of the partition that holds `at`."""
+        # In UTC: subtracting across a change to or from summer time would miss the start by an hour.
+        at = at.astimezone(UTC)
         return at - (at - _MONDAY) % self.period
 
     def name(self, start_at: datetime) -> str:
         """The partition's own table name."""
-        return f"{self.table}_{start_at.astimezone(UTC):%Y%m%d}"
+        return f"{self.table}_{start_at:%Y%m%d}"
 
     def end(self, name: str) -> datetime:
         """End of the partition with this name."""

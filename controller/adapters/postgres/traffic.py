@@ -20,6 +20,9 @@ _COLUMNS = "workload, minute_at, demand_count, served_count, rejected_count, sou
 _VALUES = attrgetter(*_COLUMNS.split(", "))
 _TYPES = ("text", "timestamptz", "float8", "float8", "float8", "text", "float8")
 
+# Keeps each statement well inside its time limit, however large the import.
+_ROWS_PER_STATEMENT = 100_000
+
 _STAGING = text(
     "CREATE TEMPORARY TABLE IF NOT EXISTS traffic_staging (LIKE traffic_samples) ON COMMIT DELETE ROWS"
 )
@@ -63,6 +66,11 @@ class PostgresTrafficStore:
             return 0
         await self._partitions.ensure(self._session, TRAFFIC, {row.minute_at for row in rows})
         await self._session.execute(_STAGING)
+        for start in range(0, len(rows), _ROWS_PER_STATEMENT):
+            await self._upsert(rows[start : start + _ROWS_PER_STATEMENT])
+        return len(rows)
+
+    async def _upsert(self, rows: Sequence[TrafficSample]) -> None:
         await self._session.execute(_EMPTY)  # an earlier batch of this transaction
         with self._session.limited():
             async with self._session.driver.cursor() as cursor, cursor.copy(_COPY) as copy:
@@ -70,7 +78,6 @@ class PostgresTrafficStore:
                 for row in rows:
                     await copy.write_row(_VALUES(row))
         await self._session.execute(_UPSERT)
-        return len(rows)
 
     async def read(
         self, workload: str, start_at: datetime, end_at: datetime, *, step: timedelta = MINUTE

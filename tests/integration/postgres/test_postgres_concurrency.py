@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import psycopg
 import pytest
@@ -86,6 +87,27 @@ async def test_minutes_at_the_edges_of_a_partition_are_kept_apart_and_together(d
     ]
     assert dropped == 1
     assert span == (MONDAY, MONDAY + WEEK)
+
+
+async def test_minutes_in_a_zone_that_changes_its_clock_reach_their_partition(database_url: str) -> None:
+    """New York leaves summer time inside the week of 26 October 2026; minute 01:30 there comes twice."""
+    zone = ZoneInfo("America/New_York")
+    local = [
+        datetime(2026, 10, 26, 0, 0, tzinfo=zone),
+        datetime(2026, 11, 1, 1, 30, tzinfo=zone),
+        datetime(2026, 11, 1, 1, 30, tzinfo=zone, fold=1),
+        datetime(2026, 11, 1, 18, 59, tzinfo=zone),
+    ]
+    async with opened(database_url) as store:
+        for at in local:
+            await upsert(store, [TrafficSample("w", at, 60.0)])
+        with psycopg.connect(raw(database_url)) as connection:
+            rows = connection.execute(
+                "SELECT minute_at, tableoid::regclass::text FROM traffic_samples ORDER BY minute_at"
+            ).fetchall()
+
+    assert [at for at, _ in rows] == [at.astimezone(UTC) for at in local]
+    assert {table for _, table in rows} == {"traffic_samples_20261026"}
 
 
 async def test_overlapping_batches_in_opposite_order_do_not_deadlock(database_url: str) -> None:
