@@ -168,6 +168,7 @@ version_policy {{ specific {{ versions: [{model.version}] }} }}
 instance_group [{{ kind: KIND_CPU count: 1 }}]
 dynamic_batching {{ max_queue_delay_microseconds: {options.queue_delay_us} }}
 response_cache {{ enable: false }}
+# simulated_device_time_*: the pace of an imagined accelerator, 0 = none; see model.py.
 {"".join(f'parameters {{ key: "{k}" value {{ string_value: "{v}" }} }}' + chr(10) for k, v in parameters.items())}
 {warmups}
 """

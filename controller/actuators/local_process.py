@@ -24,7 +24,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Self
 
-from controller.actuators.triton import WarmFailure, WarmStage, WarmTarget, verify_warm
+from controller.actuators.triton import WarmFailure, WarmStage, WarmTarget, is_serving, verify_warm
 from controller.adapters.clock import SystemClock
 from controller.adapters.demand import ReplicaMetrics
 from controller.adapters.embedded.folder import DataFolder, FolderLock
@@ -48,6 +48,9 @@ log = logging.getLogger(__name__)
 _LOADING_MAX = 2
 _DRAIN_POLL_S = 0.5
 _LOGS_MAX = 100  # of ended replicas
+_HEALTH_TIMEOUT_S = 2.0
+# In a row: one late answer on a busy machine is no reason to give a warm replica up.
+_HEALTH_FAILURES_MAX = 3
 _BUILT_IN_SEED = 7
 
 
@@ -106,11 +109,13 @@ class LocalProcessActuator:
         replica_limit: int = 16,
         provisioning_delay_s: float = 0.0,
         drain_s: int = 10,
+        health_period_s: float = 2.0,
         environment: Callable[[], TritonEnvironment] = TritonEnvironment.find,
     ) -> None:
         self._folder, self._clock, self._wall = folder, clock, SystemClock()
         self._replica_limit, self._provisioning_delay_s = replica_limit, provisioning_delay_s
-        self._drain_s, self._find_environment = drain_s, environment
+        self._drain_s, self._health_period_s = drain_s, health_period_s
+        self._find_environment = environment
         self._environment: TritonEnvironment | None = None
         self._lock: FolderLock | None = None
         self._opening = asyncio.Lock()
@@ -274,8 +279,7 @@ class LocalProcessActuator:
             async with self._loading:
                 await self._start(running, began_s)
             if running.server is not None and running.stage is Stage.VERIFIED:
-                ended = await running.server.process.wait()
-                self._reach(running, Stage.FAILED, f"its process ended with code {ended.code}")
+                self._reach(running, Stage.FAILED, await self._failure(running, running.server))
         except EmbeddedError as error:
             self._reach(running, Stage.FAILED, str(error))
         except Exception as error:  # a defect of ours must show as a failed replica, not as a silent one
@@ -320,6 +324,19 @@ class LocalProcessActuator:
             reading = await self._scraper.scrape(running.server.endpoints.metrics_url)
             running.baseline = reading if isinstance(reading, ReplicaMetrics) else None
             self._reach(running, Stage.VERIFIED)
+
+    async def _failure(self, running: _Running, server: TritonServer) -> str:
+        """Watch a warm replica until it is no longer fit to serve, and say why."""
+        model, version = running.workload.model_name, running.workload.model_version
+        silent_count = 0
+        while silent_count < _HEALTH_FAILURES_MAX:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._health_period_s):
+                    ended = await server.process.wait()
+                return f"its process ended with code {ended.code}"
+            serving = await is_serving(server.endpoints.grpc, model, version, timeout_s=_HEALTH_TIMEOUT_S)
+            silent_count = 0 if serving else silent_count + 1
+        return f"it failed {_HEALTH_FAILURES_MAX} health checks in a row"
 
     def _begin_end(self, running: _Running) -> None:
         was_serving = running.stage is Stage.VERIFIED

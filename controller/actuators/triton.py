@@ -18,6 +18,7 @@ from tritonclient.grpc import InferInput
 from tritonclient.grpc.aio import InferenceServerClient
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
+from controller.adapters.clock import SystemClock
 from controller.ports import Clock
 
 DIGEST_PARAMETER = "engine_digest"
@@ -102,10 +103,20 @@ async def verify_warm(
 ) -> WarmResult:
     """Lead the replica at `endpoint` (host:port of its gRPC) from running to warm, or say why not.
 
-    `on_stage` hears of each stage at the moment it is reached.
+    `clock` measures stages and latencies; time limits are always the machine's own. `on_stage`
+    hears of each stage at the moment it is reached.
     """
     async with InferenceServerClient(endpoint) as client:
         return await _Verification(client, endpoint, target, clock, on_stage).run()
+
+
+async def is_serving(endpoint: str, model_name: str, model_version: str, *, timeout_s: float) -> bool:
+    """Whether the replica says, in time, that the model is ready; the cheap question between verifications."""
+    async with InferenceServerClient(endpoint) as client:
+        try:
+            return bool(await client.is_model_ready(model_name, model_version, client_timeout=timeout_s))
+        except InferenceServerException:
+            return False
 
 
 class _Verification:
@@ -149,7 +160,9 @@ class _Verification:
         return WarmResult(stage, failure, detail, self._stage_s, tuple(self._latencies_ms))
 
     async def _await_live(self) -> None:
-        deadline_s = self._clock.monotonic() + self._target.live_timeout_s
+        # A real process takes real time, whatever clock its stages are told on.
+        wall = SystemClock()
+        deadline_s = wall.monotonic() + self._target.live_timeout_s
         while True:
             try:
                 if await self._client.is_server_live(client_timeout=_CALL_TIMEOUT_S):
@@ -157,10 +170,10 @@ class _Verification:
                 problem = "answers, but is not live"
             except InferenceServerException as error:
                 problem = _reason(error)
-            if self._clock.monotonic() >= deadline_s:
+            if wall.monotonic() >= deadline_s:
                 waited = f"{self._endpoint} was not live within {self._target.live_timeout_s:g} s"
                 raise _NotWarmError(WarmFailure.UNREACHABLE, f"{waited}: {problem}")
-            await self._clock.sleep(_POLL_S)
+            await wall.sleep(_POLL_S)
 
     async def _load(self) -> None:
         name, version = self._target.model_name, self._target.model_version

@@ -115,7 +115,8 @@ class _Workload:
 class DemandMeter:
     """Accumulates readings of any number of workloads; memory is bounded by `retention`.
 
-    `reset_count`, `late_count` and `forgotten_count` tell how often a restart was seen, a reading
+    `windows` holds (stable, panic) for workloads whose policy differs from the defaults; the caller
+    keeps it. `reset_count`, `late_count` and `forgotten_count` tell how often a restart was seen, a reading
     was too old to use, and requests fell out of the retained time because a replica was silent.
     """
 
@@ -131,7 +132,8 @@ class DemandMeter:
                 f"panic_window {panic_window}, stable_window {stable_window}, retention {retention}: "
                 "each must be positive and at most the next"
             )
-        self._stable, self._panic, self._retention = stable_window, panic_window, retention
+        self._default_windows, self._retention = (stable_window, panic_window), retention
+        self.windows: dict[str, tuple[timedelta, timedelta]] = {}
         self._workloads: dict[str, _Workload] = {}
         self.reset_count = 0
         self.late_count = 0
@@ -164,8 +166,9 @@ class DemandMeter:
                 self._read(known, track, reading)
         if since is not None:
             self._watch(known, since, now)
-        self._forget(known, now)
-        return self._live(known, readings)
+        stable, panic = self.windows.get(workload, self._default_windows)
+        self._forget(known, now, stable)
+        return self._live(known, readings, stable, panic)
 
     def drain(self, now: datetime) -> list[TrafficSample]:
         """Minutes that have ended and have changed since the last drain, oldest first.
@@ -246,49 +249,57 @@ class DemandMeter:
         for at, seconds in _minutes_between(start, now):
             minute = known.minute(at)
             minute.watched_s += seconds
+        if known.watched and known.watched[-1].end == start:
+            start = known.watched.pop().start
         known.watched.append(_Span(start, now, (now - start).total_seconds()))
         known.watched_until = now
 
-    def _forget(self, known: _Workload, now: datetime) -> None:
+    def _forget(self, known: _Workload, now: datetime, stable: timedelta) -> None:
         oldest = now - self._retention
         for replica in [r for r, track in known.replicas.items() if track.expected_until < oldest]:
             del known.replicas[replica]
         for at in [at for at in known.minutes if at + _MINUTE < oldest]:
             del known.minutes[at]
             known.changed.discard(at)
-        for spans in (known.demand, known.watched):
-            while spans and spans[0].end < now - 2 * self._stable:
+        # Twice the window: a window ends where the slowest answer does, not now.
+        for spans, kept in ((known.demand, 2 * stable), (known.watched, self._retention)):
+            while spans and spans[0].end < now - kept:
                 spans.popleft()
 
     def _live(
-        self, known: _Workload, readings: Mapping[str, ReplicaMetrics | None]
+        self,
+        known: _Workload,
+        readings: Mapping[str, ReplicaMetrics | None],
+        stable: timedelta,
+        panic: timedelta,
     ) -> DemandObservation | None:
         answered = [reading for reading in readings.values() if reading is not None]
         if not answered:
             return None
         # All that answered are known up to here; beyond it, some would count as silent.
         end = min(reading.at for reading in answered)
-        stable, watched_s = _rate(known, end - self._stable, end)
-        if stable is None:
+        stable_qps, panic_qps = _rate(known, end - stable, end), _rate(known, end - panic, end)
+        if stable_qps is None:
             return None
-        panic, _ = _rate(known, end - self._panic, end)
+        watched_s = sum(span.share_in(end - self._retention, end) for span in known.watched)
         return DemandObservation(
             at=end,
-            stable_qps=stable,
-            panic_qps=panic,
+            stable_qps=stable_qps,
+            panic_qps=panic_qps,
             backlog_count=sum(reading.pending_count for reading in answered),
             reporting_count=len(answered),
             expected_count=len(readings),
-            window=min(self._stable, timedelta(seconds=watched_s)),
+            # All that was watched, not only the window: whoever has a longer one can tell.
+            window=timedelta(seconds=watched_s),
         )
 
 
-def _rate(known: _Workload, start: datetime, end: datetime) -> tuple[float | None, float]:
-    """Demand per second over the watched part of a window, and that part's length in seconds."""
+def _rate(known: _Workload, start: datetime, end: datetime) -> float | None:
+    """Demand per second over the watched part of a window; None if nothing of it is known."""
     watched_s = sum(span.share_in(start, end) for span in known.watched)
     if watched_s <= 0 or not any(span.end > start and span.start < end for span in known.demand):
-        return None, watched_s
-    return sum(span.share_in(start, end) for span in known.demand) / watched_s, watched_s
+        return None
+    return sum(span.share_in(start, end) for span in known.demand) / watched_s
 
 
 def _minutes_between(start: datetime, end: datetime) -> list[tuple[datetime, float]]:

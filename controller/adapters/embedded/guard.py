@@ -107,7 +107,10 @@ def _become_server(spec: dict[str, Any], output: int, status: int) -> NoReturn:
             os._exit(70)
         os.execve(spec["argv"][0], spec["argv"], spec["env"])  # noqa: S606 - no shell is wanted here
     except OSError as error:
-        os.write(status, f"{spec['argv'][0]}: {error}".encode())
+        remedy = ""
+        if spec["keep_file_access"]:
+            remedy = "; run as an ordinary user, or choose a data folder that every user can pass through to"
+        os.write(status, f"{spec['argv'][0]}: {error}{remedy}".encode())
     os._exit(71)
 
 

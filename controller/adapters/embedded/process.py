@@ -19,6 +19,8 @@ from typing import Self
 
 _GUARD = Path(__file__).with_name("guard.py")
 _LOG_LIMIT_BYTES = 4 * 1024 * 1024
+# An event carries the last lines of output, in which JSON may spell each character with six.
+_EVENT_BYTES_MAX = 1024 * 1024
 # What the guard may need on top of the server's own grace to kill and collect everything.
 _GUARD_MARGIN_S = 10.0
 
@@ -120,6 +122,7 @@ class ServerProcess:
             *(sys.executable, "-I", "-S", "-B", str(_GUARD)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
+            limit=_EVENT_BYTES_MAX,
             pass_fds=spec.kept_fds,
             start_new_session=True,  # Ctrl-C reaches us alone, and we stop the server in order
         )

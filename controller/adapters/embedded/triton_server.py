@@ -83,7 +83,8 @@ class TritonEnvironment:
             TritonEnvironmentError: it is missing, incomplete, or would serve wrong results.
         """
         configured = os.environ.get(ENVIRONMENT_VARIABLE)
-        python = python or Path(configured or Path(sys.prefix) / "triton" / "bin" / "python")
+        # Absolute, not resolved: behind the link lies the base Python, which knows no environment.
+        python = (python or Path(configured or Path(sys.prefix) / "triton" / "bin" / "python")).absolute()
         facts = _probe(python)
         # With numpy 2 the python backend of this release hands back empty tensors, without an error.
         numpy = facts["numpy"]

@@ -161,6 +161,22 @@ async def test_a_crashed_replica_is_reported_and_can_be_replaced(actuator: Local
     assert crashed.id != fresh.id
 
 
+async def test_a_replica_that_hangs_is_given_up_and_ended(tmp_path: Path) -> None:
+    actuator = LocalProcessActuator(tmp_path, SystemClock(), drain_s=0, health_period_s=0.1)
+    await actuator.scale(workload(), 1, fence=1)
+    await until(actuator, all_warm(1))
+    server = actuator._pools["shop"][0].server
+    assert server is not None
+    assert server.process.pid is not None
+
+    os.kill(server.process.pid, signal.SIGSTOP)
+    (failed,) = await until(actuator, lambda replicas: replicas[0].stage is Stage.FAILED)
+    await actuator.close()
+
+    assert failed.failure == "it failed 3 health checks in a row"
+    assert [] == _descendants(os.getpid())
+
+
 async def test_a_digest_the_catalogue_does_not_expect_is_the_wrong_engine(
     actuator: LocalProcessActuator,
 ) -> None:

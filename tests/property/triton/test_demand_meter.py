@@ -325,6 +325,29 @@ def test_live_demand_is_that_of_the_windows_and_says_how_much_of_them_it_saw() -
     assert timedelta(seconds=36) == live.window
 
 
+def test_windows_of_a_workload_come_before_the_defaults() -> None:
+    meter = DemandMeter()
+    meter.windows["w"] = (timedelta(minutes=5), timedelta(seconds=20))
+    live = None
+    for second in range(0, 301, 10):
+        count = 100 * max(0, second - 290)
+        reading = ReplicaMetrics(
+            at=at(second * 1000),
+            success_count=count,
+            failure_count=0,
+            pending_count=0,
+            queue_duration_us=count,
+            exec_count=count,
+        )
+        live = meter.record("w", at(second * 1000), {"r": reading})
+
+    assert live is not None
+    # 1000 requests in the last ten seconds: over five minutes, and over twenty seconds.
+    assert 1000 / 300 == pytest.approx(live.stable_qps)
+    assert 1000 / 20 == pytest.approx(live.panic_qps)
+    assert timedelta(minutes=5) == live.window
+
+
 def test_a_silent_replica_is_counted_as_expected_and_not_as_reporting() -> None:
     meter, replica = DemandMeter(), SimulatedReplica([])
     meter.record("w", at(0), {"a": replica.read(0), "b": replica.read(0)})
