@@ -27,7 +27,7 @@ from controller.ports import Clock
 # Servers whose parent was killed get this long to end in order before they are killed.
 _ORPHAN_GRACE_S = 15.0
 # A holder that has just been sent SIGKILL looks alive for a moment.
-_DYING_S = 0.3
+_DYING_S = 1.0
 _RETRY_S = 0.05
 
 
