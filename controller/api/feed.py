@@ -9,7 +9,7 @@ watches. Called by the watching servicers and the server.
 import asyncio
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import AsyncGenerator, Collection, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -189,14 +189,13 @@ class Feed:
     async def refresh(self) -> None:
         """Read once and hand out what is new."""
         now = self._deps.clock.now()
-        fresh: Sequence[Decided] = ()
         async with self._reading, self._deps.store.unit_of_work() as uow:
             if self._queues and self._cursor_at is not None:
-                fresh = await self._read_decisions(uow, self._cursor_at - OVERLAP)
+                # Handed out before anything else can fail: they are remembered as seen.
+                for decided in await self._read_decisions(uow, self._cursor_at - OVERLAP):
+                    for queue in self._queues:
+                        _offer(queue, decided)
             views = await self._read_views(uow, list(self._event_watchers), now)
-        for decided in fresh:
-            for queue in self._queues:
-                _offer(queue, decided)
         self._views.update((key, view) for key, view in views.items() if key in self._event_watchers)
         self._advance()
 

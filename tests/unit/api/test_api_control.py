@@ -311,3 +311,18 @@ async def test_a_retried_pause_gets_its_first_response(client: Client) -> None:
 
     assert first == await client.control.Pause(request)
     assert not (await client.control.GetPauseState(control_service_pb2.GetPauseStateRequest())).paused
+
+
+async def test_an_override_token_nobody_made_is_refused(client: Client, refused: Refused) -> None:
+    request = control_service_pb2.ListOverridesRequest(page_token="nonsense")
+
+    error = await refused(client.control.ListOverrides(request))
+
+    assert [field for field, _ in error.violations] == ["page_token"]
+
+
+@pytest.mark.parametrize("name", ["decisions/", "decision/x", "decisions/a b", "decisions/\x00"])
+async def test_a_decision_name_must_look_like_one(client: Client, refused: Refused, name: str) -> None:
+    error = await refused(client.control.GetDecision(control_service_pb2.GetDecisionRequest(name=name)))
+
+    assert [field for field, _ in error.violations] == ["name"]

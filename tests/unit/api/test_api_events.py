@@ -125,6 +125,36 @@ async def test_an_event_without_an_id_gets_one(client: Client) -> None:
             {"display_name": "a\x1b[2J"}, "event.display_name", "control characters", id="escape codes"
         ),
         pytest.param({"labels": {"": "x"}}, 'event.labels[""]', "1 to 63", id="label"),
+        pytest.param(
+            {"start_local": "0001-01-01T00:00"}, "event.start_local", "outside the calendar", id="year one"
+        ),
+        pytest.param(
+            {
+                "time_zone": "Europe/Berlin",
+                "start_local": "2027-03-28T02:30",
+                "end_local": "2027-03-28T04:00",
+                "rrule": "FREQ=DAILY",
+            },
+            "event.start_local",
+            "does not exist in Europe/Berlin",
+            id="a recurrence from a gap on",
+        ),
+        pytest.param(
+            {
+                "rrule": "FREQ=DAILY;COUNT=2",
+                "start_local": "2026-11-01T00:00",
+                "end_local": "2026-11-01T02:00",
+            },
+            "event.rrule",
+            "ends in the future",
+            id="a recurrence that is over",
+        ),
+        pytest.param(
+            {"rrule": "FREQ=DAILY", "exdate_times": [datetime(2020, 1, 1, tzinfo=UTC)]},
+            "event.exdate_times",
+            "between start_time",
+            id="an exception before the start",
+        ),
         pytest.param({"rrule": "FREQ=SECONDLY"}, "event.rrule", "cannot use", id="secondly"),
         pytest.param(
             {"rrule": "FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30"}, "event.rrule", "first", id="30 February"
