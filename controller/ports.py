@@ -412,6 +412,10 @@ class Actuator(Protocol):
 class DemandMeterPort(Protocol):
     """Turns replicas' counters into demand."""
 
+    def set_windows(self, workload: str, stable: timedelta, panic: timedelta) -> None:
+        """Average ``workload``'s demand over its policy's windows from now on."""
+        ...
+
     async def scrape(self, views: Mapping[str, PoolView]) -> Mapping[str, DemandObservation]:
         """Scrape every warm or draining replica once; a workload nobody answered for is missing."""
         ...

@@ -141,6 +141,10 @@ class TritonDemandMeter:
         self.meter = DemandMeter(stable_window=stable_window, panic_window=panic_window)
         self.failures: dict[str, ScrapeFailure] = {}  # newest cycle's, by replica
 
+    def set_windows(self, workload: str, stable: timedelta, panic: timedelta) -> None:
+        """Average this workload over its policy's windows from now on."""
+        self.meter.windows[workload] = (stable, panic)
+
     async def scrape(self, views: Mapping[str, PoolView]) -> Mapping[str, DemandObservation]:
         """Scrape every warm or draining replica once; a workload nobody answered for is missing."""
         asked = [

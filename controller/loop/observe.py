@@ -51,6 +51,9 @@ class Observer:
     async def scrape(self, workloads: Sequence[Workload]) -> None:
         """Scrape every replica once and pass on what was learnt."""
         views = await self.views_of(workloads)
+        for workload in workloads:
+            policy = workload.policy
+            self._meter.set_windows(workload.name, policy.stable_window, policy.panic_window)
         observed = await self._meter.scrape(views)
         self._demand.update(observed)
         self._pending.extend(self._meter.drain_samples())

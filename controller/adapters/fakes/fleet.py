@@ -122,6 +122,9 @@ class FakeDemandMeter:
     demand: dict[str, DemandObservation] = field(default_factory=dict[str, DemandObservation])
     samples: list[TrafficSample] = field(default_factory=list[TrafficSample])
 
+    def set_windows(self, workload: str, stable: timedelta, panic: timedelta) -> None:
+        """Nothing to average: a test gives averages."""
+
     async def scrape(self, views: Mapping[str, PoolView]) -> Mapping[str, DemandObservation]:
         """Demand of the viewed workloads that have any."""
         return {name: self.demand[name] for name in views if name in self.demand}
