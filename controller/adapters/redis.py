@@ -80,7 +80,7 @@ def _micros(at: datetime) -> int:
 
 
 def _millis(ttl: timedelta) -> int:
-    return ttl // timedelta(milliseconds=1)
+    return -(-ttl // timedelta(milliseconds=1))  # rounded up: Redis refuses 0
 
 
 class RedisSignalCache:

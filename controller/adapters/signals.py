@@ -15,8 +15,8 @@ _TTL_MAX = timedelta(days=7)
 
 def check_ttl(ttl: timedelta) -> None:
     """Raise ValueError unless the time to live is positive and bounded."""
-    if not timedelta(milliseconds=1) <= ttl <= _TTL_MAX:
-        raise ValueError(f"ttl: {ttl} is not between 1 ms and {_TTL_MAX.days} days")
+    if not timedelta(0) < ttl <= _TTL_MAX:
+        raise ValueError(f"ttl: {ttl} is not positive and at most {_TTL_MAX.days} days")
 
 
 def check_backlog(source: str, count: float, at: datetime) -> None:

@@ -23,6 +23,8 @@ _ACQUIRE = text("""
         INSERT INTO leases (name, holder, token, expires_at)
         SELECT :name, :holder, 1, clock_timestamp() + :duration
         WHERE NOT EXISTS (SELECT FROM renewed)
+            -- a follower that asks while the lease is held takes no lock on it
+            AND NOT EXISTS (SELECT FROM leases WHERE name = :name AND expires_at > clock_timestamp())
         ON CONFLICT (name) DO UPDATE
             SET holder = excluded.holder, token = leases.token + 1,
                 expires_at = clock_timestamp() + :duration

@@ -99,6 +99,14 @@ async def test_signals_are_gone_after_their_time_to_live(cache: SignalCache) -> 
     assert await cache.get_demand(["w"]) == {}
 
 
+async def test_the_shortest_time_to_live_is_accepted(cache: SignalCache) -> None:
+    await cache.put_demand("w", observation(), timedelta(microseconds=1))
+    await cache.put_backlog("w", "queue", 5.0, NOW, timedelta(microseconds=1))
+    await until_gone(cache)
+
+    assert await cache.get_backlog(["w"]) == {}
+
+
 async def test_an_expired_newer_observation_does_not_keep_an_older_one_out(cache: SignalCache) -> None:
     await cache.put_demand("w", observation(NOW + SECOND), SHORT_TTL)
     await until_gone(cache)

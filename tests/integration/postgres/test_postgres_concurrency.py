@@ -184,6 +184,20 @@ async def test_the_fence_holds_a_new_leader_back_and_lets_the_old_one_renew(data
     await leases.close()
 
 
+async def test_a_follower_that_asks_neither_waits_for_the_leader_nor_disturbs_it(database_url: str) -> None:
+    long = timedelta(minutes=5)
+    leases = PostgresLeaseStore(database_url, Limits(connection_count=2, lock_s=0.05))
+    async with opened(database_url) as store:
+        lease = await leases.acquire(LEADER_LEASE, "leader", long)
+        assert lease is not None
+        async with store.unit_of_work() as unit:
+            await unit.require_leader(lease.token)
+            assert await leases.acquire(LEADER_LEASE, "follower", long) is None
+            await unit.require_leader(lease.token)
+            await unit.commit()
+    await leases.close()
+
+
 async def test_ingest_of_100_000_minutes_keeps_near_raw_copy(
     database_url: str, record_property: Callable[[str, object], None]
 ) -> None:
