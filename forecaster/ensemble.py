@@ -24,8 +24,8 @@ from forecaster.types import Bools, Components, Event, Floats
 # Two views of the same history: nearly multiplicative, and additive below the mean.
 OFFSETS = (0.03, 1.0)
 NAMES = ("multiplicative", "additive")
-# Weights fall with this power of a member's loss: 10 % worse is half as heavy.
-POWER = 6.0
+# Weights fall with this power of a member's loss: 6 % worse is half as heavy.
+POWER = 12.0
 SCORE_LEVELS = (0.1, 0.5, 0.9, 0.95, 0.99)
 TRUST_EVENT = 0.2
 FLAG_SHIFT = 0.05
@@ -33,6 +33,8 @@ FLAG_SHIFT = 0.05
 GROWTH_MAX = 2.0
 # One standard deviation of log demand over a day when nothing else is known.
 BLIND_SPREAD = 0.5
+# Share of zeros from which regularly closed hours are looked for.
+IDLE_MIN = 0.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,7 @@ class Member:
     z: Floats
     context: Context
     event_spread: Floats
+    lift_max: float
     reasons: tuple[str, ...]
 
 
@@ -150,14 +153,32 @@ def _member(name: str, transform: Transform, grid: Grid, horizon: int, events: S
     z = transform.forward(grid.values)
     n, total = len(z), len(z) + horizon
     none = np.zeros(total)
+    zeros = grid.values == 0.0
+    idle = None
+    if zeros.mean() > IDLE_MIN:
+        idle = np.where(np.isfinite(grid.values), zeros.astype(np.float64), np.nan)
     effects, calm = known_effects(z, transform, grid, horizon, events)
     if effects is None:
-        bare = context(seasons(z, grid.day), none, none.astype(bool), none[:0])
-        return Member(name, transform, z, bare, none[n:], ())
+        bare = context(seasons(z, grid.day, idle=idle), none, none.astype(bool), none[:0])
+        return Member(name, transform, z, bare, none[n:], 0.0, ())
     flagged: Bools = effects.inside | (effects.touched & (np.abs(effects.shift) > FLAG_SHIFT))
     trust = np.where(flagged[:n], TRUST_EVENT, 1.0)
-    made = context(seasons(z - effects.shift[:n], grid.day, trust), effects.shift, flagged, calm)
-    return Member(name, transform, z, made, effects.spread[n:], effects.reasons)
+    made = context(
+        seasons(z - effects.shift[:n], grid.day, trust, idle),
+        effects.shift,
+        flagged,
+        calm,
+        effects.past_count,
+    )
+    top = float(np.nanmax(grid.values))
+    lift = max((_stated(e, top) for e in events), default=1.0)
+    return Member(name, transform, z, made, effects.spread[n:], float(np.log(lift)), effects.reasons)
+
+
+def _stated(event: Event, top: float) -> float:
+    """Return how far above the highest demand seen a planner puts an event, as a factor >= 1."""
+    peak = event.expected_peak / top if event.expected_peak is not None and top > 0 else 1.0
+    return max(event.expected_multiplier or 1.0, peak, 1.0)
 
 
 def _opinions(members: Sequence[Member], p: Plan, day: int, levels: Floats, top: float) -> list[Opinion]:
@@ -186,7 +207,7 @@ def _opinion(name: str, m: Member, band: Band, p: Plan, day: int, levels: Floats
     loss = np.maximum(tau * missed, (tau - 1.0) * missed).mean(axis=1)
     return Opinion(
         name=name,
-        quantiles=back(z + band.shift[:, None]),
+        quantiles=back(np.minimum(z + band.shift[:, None], ceiling + np.maximum(m.lift_max, 0.0))),
         without_event=back(z[:, middle]),
         without_pull=back(np.minimum(z[:, middle] - band.pull, ceiling)),
         loss=float(band.weight @ loss / band.weight.sum()),

@@ -73,6 +73,7 @@ class Effects:
     inside: Bools
     spread: Floats
     learnt: Bools
+    past_count: int
     reasons: tuple[str, ...]
 
 
@@ -228,7 +229,8 @@ def learn(
                 f"{silent} coming event(s) of category {category!r} have no past and no expected uplift; "
                 "state expected_multiplier or expected_peak to plan for them."
             )
-    return Effects(shift, touched, inside, spread, learnt, tuple(reasons))
+    past_count = sum(o.last <= n for items in found.values() for o in items)
+    return Effects(shift, touched, inside, spread, learnt, past_count, tuple(reasons))
 
 
 def _category(

@@ -68,6 +68,9 @@ def spread(
     q = np.maximum.accumulate(q + SPREAD_MIN * normal)
     now = band.scale[:, None] * q[None, :]
     rows = band.spread[:, None] * q[None, :]
+    if band.closed.any() and len(band.idle) >= CALM_ROW_COUNT_MIN:
+        own = weighted_quantiles(band.idle, band.idle_weight, levels)
+        now[band.closed] = own[None, :] - band.location[band.closed, None]
     if flagged.any():
         if band.flagged.sum() >= EVENT_ROW_COUNT_MIN:
             own = weighted_quantiles(standard[band.flagged], band.weight[band.flagged], levels)

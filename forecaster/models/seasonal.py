@@ -81,11 +81,19 @@ class Seasons:
     daily_fast: Floats
     weekly: Floats
     contrast: Floats
-    has_week: bool
+    idle_daily: Floats
+    idle_weekly: Floats
 
 
-def seasons(z: Floats, day: int, trust: Floats | None = None) -> Seasons:
-    """Build every profile once; the origins and horizons of all models read from them."""
+def seasons(z: Floats, day: int, trust: Floats | None = None, idle: Floats | None = None) -> Seasons:
+    """Build every profile once; the origins and horizons of all models read from them.
+
+    Args:
+        z: `[N]` transformed demand, NaN in gaps.
+        day: Steps per day.
+        trust: `[N]` in [0, 1], how much each value counts.
+        idle: `[N]` 1 where demand was zero, 0 where not, NaN in gaps; None when zeros are rare.
+    """
     half = day // 48
     near = smooth(z, half)
     daily = profile(near, day, 0.15, trust)
@@ -101,5 +109,6 @@ def seasons(z: Floats, day: int, trust: Floats | None = None) -> Seasons:
         daily_fast=profile(near, day, 0.5, trust),
         weekly=weekly,
         contrast=contrast,
-        has_week=len(z) >= 8 * day,
+        idle_daily=np.zeros(0) if idle is None else profile(idle, day, 0.15),
+        idle_weekly=np.zeros(0) if idle is None else profile(idle, 7 * day, 0.35),
     )

@@ -24,9 +24,17 @@ RECENCY_DAYS = 21.0
 RECENCY_STEPS_MIN = 200
 # Share of the data that the prior (the seasonal anchor alone) weighs: little where many independent
 # windows of the horizon fit into the history, more where a window is a day.
-RIDGE = 0.004
+RIDGE = 0.001
 RIDGE_LONG = 0.12
+RIDGE_FEW = 0.3
+# Rows of one event are one observation, however many they are.
+RIDGE_EVENT = 4.0
+ROW_COUNT_MIN = 12
+# A step counts as closed when its weighted share of zeros is above this: all of the last five weeks or so.
+IDLE_SHARE_MIN = 0.97
 FIRST_LEVEL = 6
+PRIOR_HOUR = 0.5
+PRIOR_DAY = 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +44,7 @@ class Context:
     Attributes:
         seasons: Profiles of demand without events.
         slow: `[N]` level over days, the anchor while no day has been seen.
+        lives: Half-lives of `levels`, steps.
         levels: `[N]` each: how far recent demand lies from its usual shape, from fast to slow memory.
         phase_scale: `[N]` usual size of an error at this time of day.
         volatility: `[N]` each: recent roughness and error size.
@@ -43,10 +52,12 @@ class Context:
         shift: `[N + H]` effect of events.
         flagged: `[N + H]` steps within reach of an event.
         calm: `[N + H]` usual demand as seen without event steps; empty without events.
+        event_count: Past occurrences that event features can learn from.
     """
 
     seasons: Seasons
     slow: Floats
+    lives: Floats
     levels: tuple[Floats, ...]
     phase_scale: Floats
     volatility: tuple[Floats, ...]
@@ -54,6 +65,7 @@ class Context:
     shift: Floats
     flagged: Bools
     calm: Floats
+    event_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +99,9 @@ class Band:
         row_shift: `[R]` effect of events in the rows.
         weight: `[R]` how much each row counts.
         flagged: `[R]` which rows lie within reach of an event.
+        closed: `[H]` steps at which there is regularly no demand at all (shops at night).
+        idle: `[C]` what happened in training rows of that kind.
+        idle_weight: `[C]` how much each counts.
         level_share: Share of a level error that is still there at this horizon.
     """
 
@@ -100,10 +115,13 @@ class Band:
     row_shift: Floats
     weight: Floats
     flagged: Bools
+    closed: Bools
+    idle: Floats
+    idle_weight: Floats
     level_share: float
 
 
-def context(seasons: Seasons, shift: Floats, flagged: Bools, calm: Floats) -> Context:
+def context(seasons: Seasons, shift: Floats, flagged: Bools, calm: Floats, event_count: int = 0) -> Context:
     """Compute level errors and scales of the history against yesterday's and last week's shape."""
     day = seasons.day
     hour = max(day / 24.0, 1.0)
@@ -119,18 +137,20 @@ def context(seasons: Seasons, shift: Floats, flagged: Bools, calm: Floats) -> Co
     return Context(
         seasons=seasons,
         slow=slow,
+        lives=np.array(lives),
         levels=tuple(np.nan_to_num(decayed(r, life)) for life in lives),
         phase_scale=profile(smooth(size, phase_half), day, 0.1),
         volatility=(
-            decayed(rough, hour),
-            decayed(rough, float(day)),
-            decayed(size, 2.0 * hour),
-            decayed(size, 2.0 * day),
+            np.nan_to_num(decayed(rough, hour)),
+            np.nan_to_num(decayed(rough, float(day))),
+            np.nan_to_num(decayed(size, 2.0 * hour)),
+            np.nan_to_num(decayed(size, 2.0 * day)),
         ),
         phase_half=phase_half,
         shift=shift,
         flagged=flagged,
         calm=calm,
+        event_count=event_count,
     )
 
 
@@ -177,43 +197,78 @@ def plan(n: int, day: int, steps: np.ndarray, warmup: int) -> Plan | None:
 
 def fit_band(c: Context, p: Plan) -> Band | None:
     """Fit one band on the history and apply it at the last position; None with too few targets."""
-    n = len(c.seasons.raw)
+    s, n = c.seasons, len(c.seasons.raw)
     anchor, x = design(c, p.origins, p.picks)
-    target = c.seasons.raw[p.targets]
-    ok = np.isfinite(target) & np.isfinite(anchor)
-    if ok.sum() < 3 * x.shape[-1]:
+    at = p.targets
+    target = s.raw[at]
+    rows = np.flatnonzero(np.isfinite(target) & np.isfinite(anchor))
+    if len(rows) < ROW_COUNT_MIN:
         return None
-    y = (target - anchor)[ok]
-    usual = anchor[ok]
-    # Errors are scored in demand, where a step at the daily peak weighs more than one at night.
-    importance = np.exp(np.clip(usual - np.median(usual), -3.0, 3.0))
-    block = np.repeat(
-        (np.arange(len(p.origins)) * BLOCK_COUNT // len(p.origins))[:, None], len(p.picks), axis=1
+    usual, x, weight, happened = (
+        anchor.ravel()[rows],
+        _rows(x, rows),
+        p.weight.ravel()[rows],
+        target.ravel()[rows],
     )
-    ridge = RIDGE + RIDGE_LONG * min(float(p.picks[-1]) / c.seasons.day, 1.0)
-    beta, held_out = _cross_fit(x[ok], y, p.weight[ok] * importance, block[ok], ridge)
-    floor = max(float(np.median(np.abs(held_out))) * 0.02, 1e-6)
-    g = log_scale_features(c, p.origins, p.picks, floor)[ok]
-    gamma = _scale_fit(g, np.log(np.abs(held_out) + floor), p.weight[ok])
-    fitted_scale = g @ gamma
-    low, high = np.quantile(fitted_scale, (0.005, 0.995)) + np.array((-0.3, 0.3))
+    # Errors are scored in demand, where a step at the daily peak weighs more than one at night.
+    importance = weight * np.exp(np.clip(usual - _median(usual), -3.0, 3.0))
+    edges = np.searchsorted(rows, np.arange(BLOCK_COUNT + 1) * len(p.origins) // BLOCK_COUNT * len(p.picks))
+    reach = min(float(p.picks[-1]) / s.day, 1.0)
+    ridge = np.full(x.shape[-1], RIDGE + RIDGE_LONG * reach + RIDGE_FEW * x.shape[-1] / len(rows))
+    ridge[0] *= 0.3
+    ridge[FIRST_LEVEL + len(c.levels) :] += RIDGE_EVENT / max(c.event_count, 1)
+    prior = _prior(c, float(p.picks.mean()), x.shape[-1])
+    beta, held_out = _cross_fit(x, happened - usual, importance, edges, ridge, prior)
+    size = np.abs(held_out)
+    floor = max(_median(size) * 0.02, 1e-6)
+    g = _rows(log_scale_features(c, p.origins, p.picks, floor), rows)
+    gamma = _scale_fit(g, np.log(size + floor), weight)
+    log_scale = g @ gamma
+    low, high = np.quantile(log_scale, (0.005, 0.995)) + np.array((-0.3, 0.3))
     last = np.array([n - 1])
     anchor_now, x_now = design(c, last, p.steps)
     g_now = log_scale_features(c, last, p.steps, floor)
     newest = slice(FIRST_LEVEL, FIRST_LEVEL + len(c.levels))
+    closed = closed_at(s, p.origins, p.picks).ravel()[rows]
+    offset = _within(x_now[0] @ beta, x_now[0, :, 1 : FIRST_LEVEL + len(c.levels)], 2.0 * _median(size))
     return Band(
-        location=anchor_now[0] + x_now[0] @ beta,
+        location=anchor_now[0] + offset,
         pull=x_now[0, :, newest] @ beta[newest],
         shift=c.shift[n - 1 + p.steps],
         scale=np.exp(np.clip(g_now[0] @ gamma, low, high)),
-        target=target[ok],
-        fitted=target[ok] - held_out,
-        spread=np.exp(np.clip(fitted_scale, low, high)),
-        row_shift=c.shift[p.targets][ok],
-        weight=p.weight[ok],
-        flagged=c.flagged[p.targets][ok],
+        target=happened,
+        fitted=happened - held_out,
+        spread=np.exp(np.clip(log_scale, low, high)),
+        row_shift=c.shift[at.ravel()[rows]],
+        weight=weight,
+        flagged=c.flagged[at.ravel()[rows]],
+        closed=closed_at(s, last, p.steps)[0],
+        idle=happened[closed],
+        idle_weight=weight[closed],
         level_share=float(np.clip(beta[newest].sum(), 0.0, 1.0)),
     )
+
+
+def _within(offset: Floats, views: Floats, margin: float) -> Floats:
+    """Hold a distance from the anchor `[H]` between the lowest and highest that any one feature suggests.
+
+    Weights learnt on small level errors may add up to more than one; on the day of a fivefold jump that
+    would double it.
+    """
+    low = np.minimum(views.min(axis=1), 0.0) - margin
+    high = np.maximum(views.max(axis=1), 0.0) + margin
+    return np.clip(offset, low, high)
+
+
+def _rows(x: Floats, rows: np.ndarray) -> Floats:
+    flat = x.reshape(-1, x.shape[-1])
+    return flat if len(rows) == len(flat) else flat[rows]
+
+
+def _median(values: Floats) -> float:
+    """Return the upper median; several times faster than numpy's on small arrays."""
+    middle = len(values) // 2
+    return float(np.partition(values, middle)[middle])
 
 
 def copy_band(z: Floats, lag: int, p: Plan) -> Band | None:
@@ -241,6 +296,9 @@ def copy_band(z: Floats, lag: int, p: Plan) -> Band | None:
         row_shift=np.zeros(rows),
         weight=p.weight[ok],
         flagged=np.zeros(rows, dtype=bool),
+        closed=np.zeros(len(p.steps), dtype=bool),
+        idle=z[:0],
+        idle_weight=z[:0],
         level_share=0.0,
     )
 
@@ -266,7 +324,8 @@ def design(c: Context, t: np.ndarray, h: np.ndarray) -> tuple[Floats, Floats]:
         x[..., -3] = flag * (c.calm[tau] - anchor)
         x[..., -2] = flag * c.levels[-1][t][:, None]
         x[..., -1] = flag * c.levels[2][t][:, None]
-    return anchor, np.nan_to_num(x, copy=False)
+    x[np.isnan(x)] = 0.0
+    return anchor, x
 
 
 def _seasonal(
@@ -280,6 +339,16 @@ def _seasonal(
     daily = _read(s.daily, at_day)
     weekly = _read(s.weekly, at_week)
     return _anchor(daily, weekly, daily + _read(s.contrast, at_week)), daily, weekly, at_day, at_week
+
+
+def closed_at(s: Seasons, t: np.ndarray, h: np.ndarray) -> Bools:
+    """Return `[T, H]`: steps at which demand was zero in nearly all weeks (days, before a week was seen)."""
+    tau = t[:, None] + h[None, :]
+    if not len(s.idle_daily):
+        return np.zeros(tau.shape, dtype=bool)
+    weekly = _read(s.idle_weekly, tau - (7 * s.day * _rounds(h, 7 * s.day))[None, :])
+    daily = _read(s.idle_daily, tau - (s.day * _rounds(h, s.day))[None, :])
+    return np.asarray(np.where(np.isfinite(weekly), weekly, daily) > IDLE_SHARE_MIN)
 
 
 def _read(a: Floats, at: np.ndarray) -> Floats:
@@ -301,36 +370,49 @@ def log_scale_features(c: Context, t: np.ndarray, h: np.ndarray, floor: float) -
     at = tau - (c.seasons.day * _rounds(h + c.phase_half, c.seasons.day))[None, :]
     x = np.zeros((*tau.shape, 3 + len(c.volatility)))
     x[..., 0] = 1.0
-    x[..., 1] = np.log(np.nan_to_num(_read(c.phase_scale, at)) + floor)
+    phase = _read(c.phase_scale, at)
+    phase[np.isnan(phase)] = 0.0
+    x[..., 1] = np.log(phase + floor)
     for k, v in enumerate(c.volatility):
-        x[..., 2 + k] = np.log(np.nan_to_num(v[t]) + floor)[:, None]
+        x[..., 2 + k] = np.log(v[t] + floor)[:, None]
     x[..., -1] = c.flagged[tau]
     return x
 
 
+def _prior(c: Context, ahead: float, width: int) -> Floats:
+    """Return weights `[P]` before any data: a recent level error fades within hours, a day's within days."""
+    day = float(c.seasons.day)
+    prior = np.zeros(width)
+    lives = c.lives
+    prior[FIRST_LEVEL + int(np.argmin(np.abs(np.log(lives) - np.log(max(day / 24.0, 1.0)))))] = (
+        PRIOR_HOUR * 0.5 ** (ahead / (day / 4.0))
+    )
+    prior[FIRST_LEVEL + int(np.argmin(np.abs(np.log(lives) - np.log(day))))] += PRIOR_DAY
+    return prior
+
+
 def _cross_fit(
-    x: Floats, y: Floats, weight: Floats, block: np.ndarray, ridge_share: float
+    x: Floats, y: Floats, weight: Floats, edges: np.ndarray, ridge_share: Floats, prior: Floats
 ) -> tuple[Floats, Floats]:
     """Return the least-absolute-deviation fit `[P]` and each block's residuals under the other blocks' fit."""
     w = weight / weight.mean()
     ridge = np.maximum(w @ (x * x), 1e-9) * ridge_share
-    ridge[0] *= 0.3
-    beta, e = np.zeros(x.shape[1]), y
+    beta, e = prior, y - x @ prior
     xw, share = x, 1.0
     for _ in range(ITERATION_COUNT):
         size = np.abs(e)
-        delta = float(np.median(size)) * 0.2 + 1e-9
+        delta = _median(size) * 0.2 + 1e-9
         irls = w * (delta / np.maximum(size, delta))
         share = float(irls.mean())
         xw = x * irls[:, None]
-        beta = np.linalg.solve(xw.T @ x + np.diag(ridge * share), xw.T @ y)
+        beta = np.linalg.solve(xw.T @ x + np.diag(ridge * share), xw.T @ y + ridge * share * prior)
         e = y - x @ beta
-    edges = np.searchsorted(block, np.arange(BLOCK_COUNT + 1))
     parts = [slice(a, b) for a, b in pairwise(edges)]
     grams = np.stack([xw[part].T @ x[part] for part in parts])
     sides = np.stack([xw[part].T @ y[part] for part in parts])
     others = np.linalg.solve(
-        grams.sum(axis=0) + np.diag(ridge * share) - grams, (sides.sum(axis=0) - sides)[..., None]
+        grams.sum(axis=0) + np.diag(ridge * share) - grams,
+        (sides.sum(axis=0) - sides + ridge * share * prior)[..., None],
     )[..., 0]
     held_out = np.concatenate([y[part] - x[part] @ b for part, b in zip(parts, others, strict=True)])
     return beta, held_out
