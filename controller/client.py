@@ -53,7 +53,14 @@ _SERVICE_CONFIG = json.dumps(
                     "backoffMultiplier": 2,
                     "retryableStatusCodes": ["UNAVAILABLE"],
                 },
-            }
+            },
+            # Streams are opened again by this module, which knows what was seen.
+            {
+                "name": [
+                    {"service": "forecrest.v1.EventService", "method": "WatchEvent"},
+                    {"service": "forecrest.v1.ControlService", "method": "WatchDecisions"},
+                ]
+            },
         ]
     }
 )
@@ -127,6 +134,9 @@ class Client:
             options=[
                 ("grpc.service_config", _SERVICE_CONFIG),
                 ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+                # A controller that restarts is back within seconds; the default waits minutes.
+                ("grpc.initial_reconnect_backoff_ms", 200),
+                ("grpc.max_reconnect_backoff_ms", 5000),
             ],
         )
         self._clock = clock or SystemClock()

@@ -212,6 +212,11 @@ async def test_a_cancelled_call_stores_nothing_and_leaves_the_server_well(
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
+
+    async def left() -> bool:
+        return not await blocked()
+
+    await until(left)  # the server has heard of it; earlier, the call might still win the race
     store.writing.release()
     await client.workloads.GetWorkload(workload_service_pb2.GetWorkloadRequest(name="workloads/rec"))
 
