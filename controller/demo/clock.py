@@ -1,12 +1,16 @@
 """A clock that runs faster than the wall, for the demo only.
 
 Promises: ``now`` and ``monotonic`` advance ``speed`` seconds per wall second, ``sleep(s)`` takes ``s / speed``
-wall seconds. Refuses speeds that are not positive. Built by the demo; no setting reaches it.
+wall seconds, but never less than ``SLEEP_MIN_S``: what polls every 50 ms in production must not spin here.
+``skip_to`` moves the clock forward at once. Refuses speeds that are not positive, and to go back. Built by the
+demo; no setting reaches it.
 """
 
 from datetime import datetime, timedelta
 
 from controller.ports import Clock
+
+SLEEP_MIN_S = 0.02
 
 
 class ScaledClock:
@@ -28,4 +32,11 @@ class ScaledClock:
 
     async def sleep(self, seconds: float) -> None:
         """Wait ``seconds`` of demo time."""
-        await self._base.sleep(seconds / self.speed)
+        await self._base.sleep(max(SLEEP_MIN_S, seconds / self.speed) if seconds > 0 else 0.0)
+
+    def skip_to(self, at: datetime) -> None:
+        """Move forward to ``at``; sleepers keep their wall time."""
+        ahead_s = (at - self.now()).total_seconds()
+        if ahead_s < 0:
+            raise ValueError(f"a clock only moves forward: {at} was {-ahead_s:.0f} demo seconds ago")
+        self._zero -= ahead_s / self.speed

@@ -15,9 +15,9 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator
 
-from controller.demo.record import DemoRecord, RunRecord
+from controller.demo.record import Band, DemoRecord, RunRecord
 
 # Stands for the page's text colour until the SVG is written; no plot uses it for anything else.
 INK = "#012345"
@@ -25,6 +25,8 @@ DEMAND, WITH, WITHOUT, EVENT, LIMIT = "#7a869a", "#2f81d6", "#e0762f", "#9b6bd3"
 RUN_COLOURS = {"with_prediction": WITH, "without_prediction": WITHOUT}
 RUN_NAMES = {"with_prediction": "with prediction", "without_prediction": "without prediction"}
 LATENCY_BUCKET_S = 1.0
+BAND_MAX = 0.9  # the quantile that is provisioned for; beyond it the axis would belong to the band alone
+HOURS_SHOWN_MAX = 14
 
 STYLE: Any = {
     "svg.fonttype": "none",  # real text: crisp, selectable, and in the page's font
@@ -55,11 +57,13 @@ def inline_svg(figure: Figure, title: str) -> str:
     figure.savefig(buffer, format="svg", bbox_inches="tight", metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()
     text = text[text.index("<svg") :].replace(INK, "currentColor")
-    # Several figures share a page: only what is referred to keeps its id, made unique by the title.
-    used = set(re.findall(r'(?:url\(#|href="#)([^)"]+)', text))
+    # Several figures share a page: only what is referred to keeps an id, numbered and led by the title. What
+    # matplotlib calls them depends on addresses in memory.
     key = re.sub(r"\W+", "-", title.lower())
-    text = re.sub(r' id="([^"]+)"', lambda m: f' id="{key}-{m[1]}"' if m[1] in used else "", text)
-    text = re.sub(r'(url\(#|href="#)', rf"\g<1>{key}-", text)
+    referred = re.findall(r'(?:url\(#|href="#)([^)"]+)', text)
+    names = {old: f"{key}-{number}" for number, old in enumerate(dict.fromkeys(referred), 1)}
+    text = re.sub(r' id="([^"]+)"', lambda m: f' id="{names[m[1]]}"' if m[1] in names else "", text)
+    text = re.sub(r'(url\(#|href="#)([^)"]+)', lambda m: f"{m[1]}{names[m[2]]}", text)
     text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
     text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
     return text.replace("<svg", f'<svg role="img" aria-label="{title}"', 1)
@@ -111,7 +115,7 @@ def _demand(axes: Axes, record: DemoRecord) -> None:
     run = record.with_prediction
     first = next((band for band in run.bands if band.qps), None)
     if first is not None:
-        levels = sorted(first.qps, key=float)
+        levels = sorted((level for level in first.qps if float(level) <= BAND_MAX), key=float)
         edges = first.start_s + np.arange(len(first.qps[levels[0]]) + 1) * first.step_s
         low, high = (np.asarray(first.qps[level]) for level in (levels[0], levels[-1]))
         axes.stairs(
@@ -130,9 +134,16 @@ def _demand(axes: Axes, record: DemoRecord) -> None:
     axes.plot(record.demand_s, record.demand_qps, color=INK, linewidth=1.6, label="demand sent")
     axes.set_ylabel("QPS")
     axes.yaxis.set_major_formatter(FuncFormatter(_thousands))
-    axes.set_ylim(0, max(record.demand_qps) * 1.3)
+    top = max(*record.demand_qps, *(max(values) for values in _shown(first)))
+    axes.set_ylim(0, top * 1.1)
     axes.legend(loc="upper left")
     axes.set_title("Demand, and the forecast made before the first request", loc="left", fontsize=11)
+
+
+def _shown(band: Band | None) -> list[Sequence[float]]:
+    if band is None:
+        return [[0.0]]
+    return [values for level, values in band.qps.items() if float(level) <= BAND_MAX]
 
 
 def _percent(levels: Sequence[str]) -> str:
@@ -162,7 +173,10 @@ def _replicas(axes: Axes, record: DemoRecord) -> None:
         )
     axes.set_ylabel("replicas")
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_ylim(bottom=0)
+    most = max(
+        (max(frame.warm, frame.desired or 0) for run in record.runs for frame in run.frames), default=1
+    )
+    axes.set_ylim(0, most * 1.55)  # the legend's room
     axes.legend(loc="upper left", ncols=2)
     axes.set_title("Replicas: desired, and verified warm", loc="left", fontsize=11)
 
@@ -209,10 +223,12 @@ def _clock_axis(axes: Axes, record: DemoRecord) -> None:
     def label(second: float, _position: int | None = None) -> str:
         return f"{start_at + timedelta(seconds=second * speed):%H:%M}"
 
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=13, steps=[1, 2, 3, 5, 6, 10]))
+    hours = record.with_prediction.seconds * speed / 3600
+    every_s = 3600 * max(1, round(hours / HOURS_SHOWN_MAX)) if hours >= 3 else hours * 3600 / 6
+    axes.xaxis.set_major_locator(MultipleLocator(every_s / speed))
     axes.xaxis.set_major_formatter(FuncFormatter(label))
     axes.set_xlabel(
-        f"demo clock (UTC); one wall second is {speed / 60:g} minutes. "
+        f"demo clock (UTC); one wall second is {speed / 60:.3g} minutes. "
         "Shaded: the event. Dotted: its replicas are due to be ordered."
     )
 

@@ -97,7 +97,7 @@ def grouped(number: float) -> str:
 
 def percent(share: float) -> str:
     """Format a share so that the last digit still tells 99.98 from 100."""
-    return f"{100 * share:.2f} %"
+    return f"{100 * share:.2f}\u202f%"
 
 
 def _all_figures(record: DemoRecord) -> list[Figures]:

@@ -1,0 +1,220 @@
+"""What every command shares: connecting, printing, times, and errors that say what to do.
+
+Promises: errors go to standard error as sentences, never as tracebacks; with ``--json`` standard output holds
+JSON and nothing else; tables fit 80 columns. Called by the commands beside it.
+"""
+
+import asyncio
+import json
+import os
+import re
+import signal
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import grpc
+import typer
+from google.protobuf import duration_pb2, json_format, timestamp_pb2
+from google.protobuf.message import Message
+from rich.console import Console
+from rich.table import Table
+
+from controller.adapters.clock import SystemClock
+from controller.adapters.embedded.folder import read_json
+from controller.client import Client, explain
+
+T = TypeVar("T")
+
+WIDTH_MAX = 80
+DEFAULT_ADDRESS = "127.0.0.1:7443"
+DATA_DIR = Path(".forecrest")
+# The demo keeps its own folder below, so that its clock never meets real data.
+STATE_FILES = (DATA_DIR / "runtime.json", DATA_DIR / "demo" / "runtime.json")
+EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 2, 130, 143
+
+clock = SystemClock()
+
+Address = Annotated[
+    str | None,
+    typer.Option(
+        "--address",
+        envvar="FORECREST_ADDRESS",
+        help="host:port of a controller. Default: the one running from ./.forecrest, else 127.0.0.1:7443.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+
+
+class CliError(Exception):
+    """Ends the command with a sentence and an exit code."""
+
+    def __init__(self, message: str, code: int = EXIT_FAILED) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def out() -> Console:
+    """Standard output, no wider than 80 columns where no terminal says otherwise."""
+    console = Console(highlight=False, soft_wrap=False)
+    return console if console.width <= WIDTH_MAX else Console(highlight=False, width=WIDTH_MAX)
+
+
+def err() -> Console:
+    """Standard error, for what is not the result."""
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Run a command's coroutine; SIGTERM cancels it as Ctrl-C does, so that what it started is stopped."""
+
+    async def supervised() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        terminated = False
+
+        def terminate() -> None:
+            nonlocal terminated
+            terminated = True
+            task.cancel()
+
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)
+        try:
+            return await main
+        except asyncio.CancelledError:
+            if terminated:
+                raise SystemExit(EXIT_TERMINATED) from None
+            raise
+        except grpc.aio.AioRpcError as error:
+            raise CliError(_refusal(error)) from None
+
+    return asyncio.run(supervised())
+
+
+def _refusal(error: grpc.aio.AioRpcError) -> str:
+    if error.code() is grpc.StatusCode.UNAVAILABLE:
+        return (
+            "No controller answers. Start one with `forecrest up`, or name one with --address "
+            "or FORECREST_ADDRESS."
+        )
+    return str(explain(error))
+
+
+def find_address(given: str | None) -> str:
+    """Return the address to use: given, or of the newest runtime started from this folder, or the default."""
+    if given:
+        if not re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^\s:/]+):\d{1,5}", given):
+            raise CliError(f"--address: {given!r} is not host:port; write 127.0.0.1:7443.", EXIT_USAGE)
+        return given
+    for path in STATE_FILES:
+        known = read_json(path).get("address")
+        if isinstance(known, str):
+            return known
+    return DEFAULT_ADDRESS
+
+
+@asynccontextmanager
+async def connected(address: str | None) -> AsyncGenerator[Client]:
+    """Connect to the controller."""
+    async with Client(find_address(address)) as client:
+        yield client
+
+
+def to_dict(message: Message) -> dict[str, Any]:
+    """Return a message as plain values, under its proto field names; what is zero is shown too."""
+    return json_format.MessageToDict(
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+
+
+def print_json(value: Any) -> None:  # noqa: ANN401 - whatever JSON can hold
+    """Print a result for scripts, indented."""
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_json_line(value: Any) -> None:  # noqa: ANN401 - as above
+    """Print one result of a stream, on one line."""
+    typer.echo(json.dumps(value, ensure_ascii=False))
+
+
+def table(*columns: str, right: Sequence[str] = ()) -> Table:
+    """Return an empty table of the house style; columns named in ``right`` align right."""
+    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in columns:
+        number = column in right
+        made.add_column(column, justify="right" if number else "left", overflow="fold", no_wrap=number)
+    return made
+
+
+def qps(value: float) -> str:
+    """Format a rate to what matters of it."""
+    return f"{value:,.0f}".replace(",", " ") if value >= 100 else f"{value:.3g}"
+
+
+def bare(name: str) -> str:
+    """Return the id in a resource name."""
+    return name.rpartition("/")[2]
+
+
+def resource(collection: str, name: str) -> str:
+    """Return the full resource name of an id or of a name that is full already."""
+    return name if name.startswith(f"{collection}/") else f"{collection}/{name}"
+
+
+def when(stamp: timestamp_pb2.Timestamp, *, seconds: bool = False) -> str:
+    """Format a timestamp for a table, UTC."""
+    return (
+        f"{stamp.ToDatetime(UTC):%Y-%m-%d %H:%M:%S}" if seconds else f"{stamp.ToDatetime(UTC):%Y-%m-%d %H:%M}"
+    )
+
+
+_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?")
+
+
+def parse_duration(text: str, field: str) -> timedelta:
+    """Read 90s, 5m, 1h30m or 2d; raise CliError naming ``field``."""
+    found = _DURATION.fullmatch(text.strip())
+    if not text.strip() or found is None or not any(found.groups()):
+        raise CliError(f"{field}: {text!r} is no duration; write 90s, 5m, 1h30m or 2d.", EXIT_USAGE)
+    days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+    return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+
+
+def parse_time(text: str, field: str, now: datetime) -> datetime:
+    """Read an ISO 8601 instant with its zone, ``now``, ``+2h`` or ``-1d``; raise CliError naming ``field``."""
+    text = text.strip()
+    if text == "now":
+        return now
+    if text[:1] in {"+", "-"}:
+        distance = parse_duration(text[1:], field)
+        return now + distance if text[0] == "+" else now - distance
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise CliError(
+            f"{field}: {text!r} is no time; write 2026-11-11T00:00:00Z, now, +2h or -1d.", EXIT_USAGE
+        ) from None
+    if at.tzinfo is None:
+        raise CliError(f"{field}: {text} has no zone; add Z or an offset such as +08:00.", EXIT_USAGE)
+    return at.astimezone(UTC)
+
+
+def stamp(at: datetime) -> timestamp_pb2.Timestamp:
+    """Return an aware datetime as protobuf has it."""
+    made = timestamp_pb2.Timestamp()
+    made.FromDatetime(at)
+    return made
+
+
+def duration(length: timedelta) -> duration_pb2.Duration:
+    """Return a timedelta as protobuf has it."""
+    made = duration_pb2.Duration()
+    made.FromTimedelta(length)
+    return made
+
+
+def is_colour_wanted() -> bool:
+    """Whether plots may use colour."""
+    return "NO_COLOR" not in os.environ and Console().is_terminal
