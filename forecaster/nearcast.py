@@ -29,15 +29,46 @@ SCORE_HALF_LIFE_DAYS: Final = 3.0
 SCORE_SAMPLES_MAX: Final = 4000
 # A mix that follows the best expert closely, and averages those that are about as good.
 MIX_POWER: Final = 12.0
-SMOOTH_S: Final = 240.0
+SHORT_S: Final = 240.0
+LONG_S: Final = 1500.0
 SLACK_S: Final = 300
 ENVELOPE_DAYS: Final = 3
 USUAL_DAYS: Final = 5
 USUAL_QUANTILE: Final = 0.8
-# (envelope: 0 none, 1 highest of three days, 2 usual of five days; share of it that is a floor)
-LIFTS: Final = ((0, 0.0), (1, 0.8), (1, 1.0), (2, 0.8))
+FLOOR_SHARE: Final = 0.05  # of usual demand, added before logarithms
+# Where an expert starts from.
+EXPECTED, SHORT, PEAK, LONG, NOTHING = range(5)
+# Envelopes that lift it: none, highest of three days, usual of five days.
+BARE, HIGHEST, USUAL = range(3)
+EXPERTS: Final = (
+    *(
+        (start, kind, share)
+        for start in (EXPECTED, SHORT, PEAK)
+        for kind, share in ((BARE, 0.0), (HIGHEST, 0.8), (HIGHEST, 1.0), (USUAL, 0.8))
+    ),
+    (LONG, BARE, 0.0),
+    (LONG, USUAL, 0.8),
+    (NOTHING, USUAL, 1.0),
+)
 # Noise as a power of demand: 0 grows with it, one half is a counting process.
 POWERS: Final = (0.0, 0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """What is known at a tick, in units of demand; NaN where it is not.
+
+    Attributes:
+        last: Newest observation.
+        short: Mean of the last minutes, the last entry of `short_mean`.
+        long: Mean of the last half hour, the last entry of `long_mean`.
+        expected: Highest corrected median of the forecast within the lead time.
+    """
+
+    last: float
+    short: float
+    long: float
+    expected: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +83,6 @@ class Nearcast:
         shift: `[E, Q]` log distance of the highest demand above each expert's base; NaN without a record.
         weight: `[E, Q]` share of each expert in the mix.
         envelopes: `[3, M]` demand at the same time on earlier days, for the coming `M` steps.
-        smooth: Mean of the newest observations when the calibration was made.
     """
 
     step_s: int
@@ -62,25 +92,23 @@ class Nearcast:
     shift: Floats
     weight: Floats
     envelopes: Floats
-    smooth: float
 
     @property
     def valid_steps(self) -> int:
         """How many steps after the history the envelopes reach."""
         return int(self.envelopes.shape[1])
 
-    def quantiles(self, age_steps: int, last: float, smooth: float, expected: float) -> Floats:
+    def quantiles(self, age_steps: int, newest: Newest) -> Floats:
         """Return `[Q]`: quantiles of the highest demand from now until an order of now is warm.
 
         Args:
             age_steps: Steps since the end of the calibration's history.
-            last: Newest observed demand.
-            smooth: Its short mean, as `short_mean` computes it.
-            expected: Highest corrected median within the lead time; NaN without a forecast.
+            newest: What is known now.
         """
         place = min(max(age_steps, 0), self.valid_steps - 1)
-        bases = _experts(np.array([[last], [smooth], [expected]]), self.envelopes[:, place : place + 1])
-        return _mix(bases[:, 0], self.shift, self.weight, self.unit)
+        known = np.array([[newest.last], [newest.short], [newest.long], [newest.expected]])
+        bases = _experts(known, self.envelopes[:, place : place + 1])
+        return np.asarray(_mix(bases, self.shift, self.weight, self.unit)[0])
 
 
 def calibrate(
@@ -125,17 +153,27 @@ def calibrate(
     slack = max(1, SLACK_S // step_s)
     envelopes = _envelopes(known, day, slack, lead_steps, valid_steps)
     filled = _carried(known)
-    smooth = short_mean(known, step_s)
-    newest = np.stack((_before(filled), _before(smooth), said))
+    newest = np.stack(
+        (_before(filled), _before(short_mean(known, step_s)), _before(long_mean(known, step_s)), said)
+    )
     bases = _experts(newest, envelopes[:, :keep])
     highest = _ahead_max(known, lead_steps)
     shift, weight = _fit(bases, highest, np.asarray(levels), unit, day)
-    return Nearcast(step_s, lead_steps, levels, unit, shift, weight, envelopes[:, keep:], float(smooth[-1]))
+    return Nearcast(step_s, lead_steps, levels, unit, shift, weight, envelopes[:, keep:])
 
 
 def short_mean(demand: Floats, step_s: int) -> Floats:
-    """Return `[N]`: the exponentially weighted mean of the known values up to each step; NaN before any."""
-    keep = 0.5 ** (1.0 / max(1.0, SMOOTH_S / step_s))
+    """Return `[N]`: the exponentially weighted mean of the last minutes at each step; NaN before any data."""
+    return _decayed(demand, max(1.0, SHORT_S / step_s))
+
+
+def long_mean(demand: Floats, step_s: int) -> Floats:
+    """Return `[N]`: the same over about half an hour."""
+    return _decayed(demand, max(2.0, LONG_S / step_s))
+
+
+def _decayed(demand: Floats, half_life_steps: float) -> Floats:
+    keep = 0.5 ** (1.0 / half_life_steps)
     known = np.isfinite(demand)
     total = lfilter([1.0], [1.0, -keep], np.where(known, demand, 0.0))
     weight = lfilter([1.0], [1.0, -keep], known.astype(np.float64))
@@ -143,37 +181,43 @@ def short_mean(demand: Floats, step_s: int) -> Floats:
 
 
 def _experts(newest: Floats, envelopes: Floats) -> Floats:
-    """Return `[E, T]` bases from `newest` `[3, T]` (last, smooth, expected) and `envelopes` `[3, T]`."""
-    starts = (newest[2], newest[1], np.fmax(newest[0], newest[1]))
+    """Return `[E, T]` bases from `newest` `[4, T]` and `envelopes` `[3, T]` at the same steps."""
+    last, short, long, expected = newest
+    starts = {
+        EXPECTED: expected,
+        SHORT: short,
+        PEAK: np.fmax(last, short),
+        LONG: long,
+        NOTHING: np.zeros_like(last),
+    }
     return np.stack(
         [
-            np.where(np.isfinite(b), np.fmax(b, share * envelopes[kind]), np.nan)
-            for b in starts
-            for kind, share in LIFTS
+            np.where(np.isfinite(starts[start]), np.fmax(starts[start], share * envelopes[kind]), np.nan)
+            for start, kind, share in EXPERTS
         ]
     )
 
 
 def _mix(bases: Floats, shift: Floats, weight: Floats, unit: float) -> Floats:
-    """Return `[Q]` from bases `[E]`; experts without a base now leave their share to the others."""
-    floor = 0.05 * unit
-    with_floor = np.tile(bases, len(POWERS)) + floor
+    """Return `[T, Q]` from bases `[E, T]`; experts without a base now leave their share to the others."""
+    floor = FLOOR_SHARE * unit
+    logs = np.log(bases + floor)
     spread = np.concatenate([((bases + floor) / unit) ** -power for power in POWERS])
-    said = np.log(with_floor)[:, None] + shift * spread[:, None]
+    said = np.tile(logs, (len(POWERS), 1))[:, :, None] + shift[:, None, :] * spread[:, :, None]
     fine = np.isfinite(said)
-    share = np.where(fine, weight, 0.0)
+    share = np.where(fine, weight[:, None, :], 0.0)
     total = share.sum(axis=0)
     mixed = (share * np.where(fine, said, 0.0)).sum(axis=0) / np.where(total > 0, total, 1.0)
     best = np.where(fine, said, -np.inf).max(axis=0)
     result = np.exp(np.where(total > 0, mixed, best)) - floor
-    return np.maximum.accumulate(np.maximum(result, 0.0))
+    return np.asarray(np.maximum.accumulate(np.maximum(result, 0.0), axis=1))
 
 
 def _fit(bases: Floats, highest: Floats, levels: Floats, unit: float, day: int) -> tuple[Floats, Floats]:
     """Return shift and weight `[E * P, Q]` from the record `[E, N]` against `highest` `[N]`."""
     count = highest.shape[0]
     age = (count - np.arange(count)) / day
-    floor = 0.05 * unit
+    floor = FLOOR_SHARE * unit
     use = np.isfinite(highest) & (age <= HISTORY_DAYS)
     target = np.log(highest[use] + floor)
     importance = 0.5 ** (age[use] / HALF_LIFE_DAYS) * (highest[use] + 0.01 * unit)
@@ -237,7 +281,7 @@ def _envelopes(demand: Floats, day: int, slack: int, lead: int, ahead: int) -> F
 
     highest = np.fmax.reduce(stack(around, ENVELOPE_DAYS), axis=0)
     usual = _row_quantile(stack(smoothed, USUAL_DAYS), USUAL_QUANTILE)
-    return np.nan_to_num(np.stack((np.zeros(count), highest, usual)))
+    return np.asarray(np.nan_to_num(np.stack((np.zeros(count), highest, usual))))
 
 
 def _row_quantile(rows: Floats, level: float) -> Floats:

@@ -25,6 +25,7 @@ from controller.core.types import (
     Floor,
     ForecastBand,
     ForecastState,
+    NearDemand,
     Trust,
     Workload,
 )
@@ -61,6 +62,34 @@ def band_sound(band: ForecastBand) -> bool:
             len(row) == len(levels) and all(isfinite(value) and value >= 0.0 for value in row)
             for row in band.qps
         )
+    )
+
+
+# Near quantiles are made every minute; a few missed ones are bridged, then the plan leads again.
+NEAR_AGE_MAX = timedelta(minutes=5)
+# Made for a shorter lead time than this share of the present one, they look too short ahead.
+NEAR_LEAD_SHARE = 0.75
+
+
+def near_demand(workload: Workload, near: NearDemand | None, lead: LeadTime, now: datetime) -> float | None:
+    """Demand to prepare for within the lead time, QPS, at the cost quantile; None when nothing sound and fresh says."""
+    if (
+        near is None
+        or abs(now - near.at) > NEAR_AGE_MAX
+        or near.lead.total_seconds() < NEAR_LEAD_SHARE * lead.total_p95_s
+        or not _row_sound(near.levels, near.qps)
+    ):
+        return None
+    return demand_at_quantile(near.levels, near.qps, service_quantile(workload.policy))
+
+
+def _row_sound(levels: Sequence[float], row: Sequence[float]) -> bool:
+    return (
+        0 < len(levels) == len(row)
+        and levels[0] > 0.0
+        and levels[-1] < 1.0
+        and all(a < b for a, b in pairwise(levels))
+        and all(isfinite(value) and value >= 0.0 for value in row)
     )
 
 

@@ -24,6 +24,7 @@ from controller.core.planner import (
     build_plan,
     effective_max,
     forecast_usable,
+    near_demand,
     need_between,
     plan_digest,
     with_decay,
@@ -421,7 +422,15 @@ def _plan_floor(
     forecast_ok: bool,
     now: datetime,
 ) -> list[Recommendation]:
-    """What the forecast needs within the lead time."""
+    """What may be needed within the lead time: by the near quantiles, else by the forecast."""
+    near_qps = near_demand(inp.workload, inp.near, inp.lead, now)
+    if near_qps is not None:
+        count = pool.required(near_qps)
+        sentence = (
+            f"demand may reach {near_qps:.0f} QPS (P{plan.quantile * 100:g}) within the lead time "
+            f"of {inp.lead.total_p95_s:.0f} s, which needs {count}"
+        )
+        return [Recommendation(Source.PLAN, RecommendationKind.AT_LEAST, count, sentence)]
     horizon_s = inp.lead.total_p95_s
     need = need_between(plan, now, now + timedelta(seconds=horizon_s)) if forecast_ok else None
     if need is None:
@@ -499,6 +508,8 @@ def _keep_warm(
 ) -> list[Recommendation]:
     """Replicas needed again within the break-even time cost less to keep than to start anew."""
     lead_s, break_even = inp.lead.total_p95_s, inp.workload.policy.break_even
+    if break_even is None and near_demand(inp.workload, inp.near, inp.lead, now) is not None:
+        return []  # one cold start is the break-even time, and the near quantiles already look that far
     keep_s = lead_s if break_even is None else max(lead_s, break_even.total_seconds())
     need = need_between(plan, now, now + timedelta(seconds=keep_s)) if forecast_ok else None
     if need is None:
@@ -677,6 +688,7 @@ def _inputs(p: Proposal, now: datetime) -> tuple[InputAge, ...]:
             (now - band.origin_at).total_seconds() if band else None,
             f"{band.state if band else 'none'}, {p.inp.trust}{'' if p.forecast_ok else ', not used'}",
         ),
+        *((InputAge("near demand", (now - p.inp.near.at).total_seconds()),) if p.inp.near else ()),
         InputAge("replicas", None if p.inp.replicas is None else 0.0),
         InputAge("plan", (now - p.plan.created_at).total_seconds(), f"revision {p.plan.revision}"),
     )
@@ -692,8 +704,10 @@ def _alarms(p: Proposal, v: Verdict, broken: Sequence[tuple[Replica, AlarmKind, 
     if p.demand.observation is None and p.current > 0:
         sentence = f"{name}: {p.demand.why_not}; holding {p.current} replicas, floors still apply."
         alarms.append(Alarm(AlarmKind.NO_DATA, name, "", sentence))
-    short = any(a.kind is AlarmKind.QUOTA_SHORT for a in alarms)
-    if binding is not None and binding.source is Source.QUOTA and not short:
+    told = any(a.kind is AlarmKind.QUOTA_SHORT for a in alarms)
+    # Only a cut into what was asked for is a shortage; surplus that was preempted is not missed.
+    short = p.arbitration.replicas > v.desired
+    if binding is not None and binding.source is Source.QUOTA and short and not told:
         alarms.append(Alarm(AlarmKind.QUOTA_SHORT, name, "", f"{name}: {binding.sentence}."))
     return tuple(sorted(alarms, key=lambda a: a.key))
 

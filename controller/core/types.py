@@ -254,6 +254,19 @@ class ForecastBand:
         return self.start_at + self.step * len(self.qps)
 
 
+@dataclass(frozen=True, slots=True)
+class NearDemand:
+    """Quantiles of the highest demand from ``at`` until what is ordered then is warm: ``qps[j]`` at ``levels[j]``.
+
+    Calibrated at that horizon every minute, so it is far tighter than a refit's quantiles an hour on.
+    """
+
+    at: datetime
+    lead: timedelta  # the lead time it was made for
+    levels: tuple[float, ...]
+    qps: tuple[float, ...]
+
+
 class Trust(StrEnum):
     """Whether the forecast may set floors, by its own recent record."""
 
@@ -582,6 +595,7 @@ class WorkloadInput:
     demand: DemandObservation | None
     forecast: ForecastBand | None = None
     trust: Trust = Trust.UNPROVEN
+    near: NearDemand | None = None
     events: tuple[Event, ...] = ()
     overrides: tuple[Override, ...] = ()
     lead: LeadTime = DEFAULT_LEAD_TIME

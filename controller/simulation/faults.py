@@ -55,6 +55,7 @@ from controller.core.types import (
     ForecastBand,
     ForecastState,
     Mode,
+    NearDemand,
     Override,
     OverrideKind,
     Policy,
@@ -343,6 +344,7 @@ class World:
             observed_desired=None if unobserved else pool.target,
             demand=self._demand(name, replicas),
             forecast=self._forecast(name),
+            near=self._near(name),
             trust=Trust.TRUSTED if self.random.random() < 0.8 else self.random.choice(tuple(Trust)),
             events=self._known_events(name),
             overrides=tuple(self.overrides[name]),
@@ -417,6 +419,19 @@ class World:
             qps=rows,
             state=ForecastState.READY,
         )
+
+    def _near(self, name: str) -> NearDemand | None:
+        if self.seed % 2 or self.active("no_forecast", name):
+            return None  # half of the worlds know only the refit's band
+        truth = self.demand_qps(name)
+        qps: tuple[float, ...] = (truth * 0.9, truth * 1.1, truth * 1.3)
+        at = self.now - timedelta(seconds=self.random.uniform(0, 60))
+        if self.active("absurd_forecast", name):
+            shapes: list[tuple[float, ...]] = [(nan,) * 3, (1e12,) * 3, (0.0,) * 3, (), (3.0, -2.0, 1.0)]
+            qps = self.random.choice(shapes)
+            at += self.random.choice((timedelta(0), timedelta(days=-1), timedelta(days=1)))
+        lead = timedelta(seconds=self.leads[name].total_p95_s * self.random.choice((1.0, 1.0, 0.1)))
+        return NearDemand(at, lead, (0.5, 0.9, 0.99), qps)
 
     # -------------------------------------------------------------- one cycle
 

@@ -22,14 +22,12 @@ from controller.core.types import (
     DemandObservation,
     Event,
     FleetState,
-    ForecastBand,
-    ForecastState,
+    NearDemand,
     Policy,
     Replica,
     Slo,
     Stage,
     TickInput,
-    Trust,
     Workload,
     WorkloadInput,
     WorkloadState,
@@ -39,10 +37,10 @@ from controller.simulation.harness import Observation
 from controller.simulation.trace import Trace, TraceEvent
 from forecaster import Event as KnownEvent
 from forecaster import Forecast, ForecastInputError, forecast
-from forecaster.nearcast import Nearcast, calibrate, short_mean
+from forecaster.nearcast import Nearcast, Newest, calibrate, long_mean, short_mean
 from forecaster.nowcast import nowcast
 
-LEVELS = (0.5, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9998)
+LEVELS = (0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9998)
 REFIT_S = 3600
 HISTORY_POINTS_MAX = 45_000
 RECENT_S = 1440  # observations that correct a refit
@@ -69,7 +67,9 @@ class Foresight:
         count = len(trace.qps)
         self._refit_steps = max(1, REFIT_S // trace.step_s)
         self._expected = np.full(count, np.nan)
-        self._smooth = short_mean(trace.qps, trace.step_s)  # causal: each entry knows the past only
+        # Causal: each entry knows the past only.
+        self._short = short_mean(trace.qps, trace.step_s)
+        self._long = long_mean(trace.qps, trace.step_s)
         self._index = pd.date_range(trace.start_at, periods=count, freq=pd.Timedelta(seconds=trace.step_s))
         self._fits: list[Nearcast | None] = []
         self._near: dict[float, tuple[float, ...] | None] = {}
@@ -90,10 +90,13 @@ class Foresight:
         fit = self._fits[number]
         if fit is None:
             return None
-        smooth = float(self._smooth[place - 1])
-        values = fit.quantiles(
-            place - number * self._refit_steps, last_qps, smooth, float(self._expected[place])
+        newest = Newest(
+            last=last_qps,
+            short=float(self._short[place - 1]),
+            long=float(self._long[place - 1]),
+            expected=float(self._expected[place]),
         )
+        values = fit.quantiles(place - number * self._refit_steps, newest)
         return tuple(values.tolist()) if bool(np.isfinite(values).all()) else None
 
     def _refit(self, origin: int) -> None:
@@ -222,8 +225,7 @@ class Forecrest:
             replicas=self._observed(trace, observation),
             observed_desired=observation.desired,
             demand=demand,
-            forecast=self._band(now_s, observation),
-            trust=Trust.TRUSTED,
+            near=self._near(now_s, observation),
             events=self._events,
             lead=self._lead,
         )
@@ -231,23 +233,15 @@ class Forecrest:
         wanted = self._state.workloads[NAME].desired_replicas
         return observation.desired if wanted is None else wanted
 
-    def _band(self, now_s: float, observation: Observation) -> ForecastBand | None:
+    def _near(self, now_s: float, observation: Observation) -> NearDemand | None:
         foresight, trace = self._foresight, self._trace
         if foresight is None or trace is None or observation.stable_qps is None:
             return None
-        near = foresight.near(now_s, observation.stable_qps)
-        if near is None:
+        qps = foresight.near(now_s, observation.stable_qps)
+        if qps is None:
             return None
         now = trace.start_at + timedelta(seconds=now_s)
-        return ForecastBand(
-            id=f"near-{now_s:.0f}",
-            origin_at=now,
-            start_at=now,
-            step=timedelta(seconds=foresight.lead_s),
-            levels=LEVELS,
-            qps=(near, near),
-            state=ForecastState.READY,
-        )
+        return NearDemand(now, timedelta(seconds=foresight.lead_s), LEVELS, qps)
 
     def _observed(self, trace: Trace, observation: Observation) -> tuple[Replica, ...]:
         known = self._replicas
@@ -282,7 +276,7 @@ class ForecrestReactive(Forecrest):
         super().prepare(trace, events, model)
         self._workload = workload_for(model, self._policy, self.quantile, share=self.target)
 
-    def _band(self, now_s: float, observation: Observation) -> ForecastBand | None:
+    def _near(self, now_s: float, observation: Observation) -> NearDemand | None:
         del now_s, observation
         return None
 

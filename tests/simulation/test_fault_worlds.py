@@ -1,0 +1,170 @@
+"""Seeded worlds: every invariant holds on all of them, and a core that breaks one is caught."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from controller.core.types import (
+    Effect,
+    FleetState,
+    OverrideKind,
+    RecordDecision,
+    ReplaceReplica,
+    ScaleTo,
+    TickInput,
+)
+from controller.simulation import faults
+
+BLOCK = 50
+
+
+@pytest.mark.parametrize("first", range(0, 500, BLOCK))
+def test_invariants_hold_in_seeded_worlds(first: int) -> None:
+    for seed in range(first, first + BLOCK):
+        faults.run_seed(seed)
+
+
+def test_worlds_really_contain_every_kind_of_fault() -> None:
+    worlds = [faults.World(seed) for seed in range(200)]
+    kinds = {fault.kind for world in worlds for fault in world.faults}
+
+    assert {*faults.METRIC_FAULTS, *faults.OTHER_FAULTS} == kinds
+    assert any(world.handover_at is not None for world in worlds)
+    assert any(world.clock_step_at is not None for world in worlds)
+    assert any(world.pools for world in worlds)
+    assert {o.kind for world in worlds for all_of in world.overrides.values() for o in all_of} == set(
+        OverrideKind
+    )
+
+
+def test_the_same_seed_runs_the_same_world() -> None:
+    assert faults.run_seed(7).stored == faults.run_seed(7).stored
+
+
+Core = Callable[[FleetState, TickInput], tuple[FleetState, tuple[Effect, ...]]]
+
+
+def _moved(by: Callable[[int, int], int]) -> Callable[[Core], Core]:
+    """Return a saboteur: the real core, whose count is changed by ``by(count, max_replicas)`` in state and effects."""
+
+    def wrap(core: Core) -> Core:
+        def sabotaged(state: FleetState, tick: TickInput) -> tuple[FleetState, tuple[Effect, ...]]:
+            after, effects = core(state, tick)
+            top = {w.workload.name: w.workload.max_replicas for w in tick.workloads}
+            states = {
+                name: s
+                if s.desired_replicas is None or name not in top
+                else replace(s, desired_replicas=by(s.desired_replicas, top[name]))
+                for name, s in after.workloads.items()
+            }
+            return FleetState(states), effects
+
+        return sabotaged
+
+    return wrap
+
+
+def _raises(core: Core) -> Core:
+    def sabotaged(state: FleetState, tick: TickInput) -> tuple[FleetState, tuple[Effect, ...]]:
+        if any(w.demand is None for w in tick.workloads):
+            raise ZeroDivisionError
+        return core(state, tick)
+
+    return sabotaged
+
+
+def _forgets_records(core: Core) -> Core:
+    def sabotaged(state: FleetState, tick: TickInput) -> tuple[FleetState, tuple[Effect, ...]]:
+        after, effects = core(state, tick)
+        return after, tuple(e for e in effects if not isinstance(e, RecordDecision))
+
+    return sabotaged
+
+
+def _ignores_pause(core: Core) -> Core:
+    def sabotaged(state: FleetState, tick: TickInput) -> tuple[FleetState, tuple[Effect, ...]]:
+        bare = [
+            replace(w, overrides=tuple(o for o in w.overrides if o.kind is not OverrideKind.PAUSE))
+            for w in tick.workloads
+        ]
+        return core(state, replace(tick, paused=False, workloads=tuple(bare)))
+
+    return sabotaged
+
+
+def _takes_missing_for_zero(core: Core) -> Core:
+    def sabotaged(state: FleetState, tick: TickInput) -> tuple[FleetState, tuple[Effect, ...]]:
+        after, effects = core(state, tick)
+        blind = {w.workload.name for w in tick.workloads if w.demand is None}
+        states = {
+            name: replace(s, desired_replicas=0, contracts=()) if name in blind else s
+            for name, s in after.workloads.items()
+        }
+        return FleetState(states), effects
+
+    return sabotaged
+
+
+def _never_replaces(core: Core) -> Core:
+    def sabotaged(state: FleetState, tick: TickInput) -> tuple[FleetState, tuple[Effect, ...]]:
+        after, effects = core(state, tick)
+        return after, tuple(e for e in effects if not isinstance(e, ReplaceReplica))
+
+    return sabotaged
+
+
+def _never_acts(core: Core) -> Core:
+    def sabotaged(state: FleetState, tick: TickInput) -> tuple[FleetState, tuple[Effect, ...]]:
+        after, effects = core(state, tick)
+        return after, tuple(e for e in effects if not isinstance(e, ScaleTo))
+
+    return sabotaged
+
+
+@pytest.mark.parametrize(
+    ("sabotage", "numbers"),
+    [
+        (_raises, {1}),
+        (_moved(lambda _, top: top + 40), {2}),
+        (_moved(lambda count, _: max(0, count - 3)), {3, 4, 5, 7}),
+        (_takes_missing_for_zero, {3, 4}),
+        (_ignores_pause, {6}),
+        (_forgets_records, {8}),
+        (_never_replaces, {18}),
+        (_never_acts, {18}),
+    ],
+    ids=[
+        "raises",
+        "above max",
+        "three too few",
+        "missing is zero",
+        "ignores pause",
+        "no record",
+        "no repair",
+        "idle",
+    ],
+)
+def test_a_broken_core_is_caught(
+    monkeypatch: pytest.MonkeyPatch, sabotage: Callable[[Core], Core], numbers: set[int]
+) -> None:
+    monkeypatch.setattr(faults, "on_tick", sabotage(faults.on_tick))
+    caught: set[int] = set()
+    for seed in range(60):
+        try:
+            faults.run_seed(seed)
+        except faults.BrokenInvariantError as error:
+            caught.add(int(str(error).split()[1]))
+        if caught & numbers:
+            break
+
+    assert caught & numbers, caught
+
+
+def test_a_failing_seed_says_how_to_run_it_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(faults, "on_tick", _forgets_records(faults.on_tick))
+
+    assert faults.main(["--seeds", "0:20"]) == 1
+    assert "python -m controller.simulation.faults --seeds" in capsys.readouterr().err
