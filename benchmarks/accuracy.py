@@ -154,9 +154,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--update", type=Path, metavar="FILE", help="replace the tables in this Markdown file"
     )
     parser.add_argument("--plots", type=Path, metavar="DIR", help="write one picture per series here")
-    parser.add_argument("--origins", type=int, default=8, help="regular origins per series (default 8)")
+    parser.add_argument("--origins", type=int, default=6, help="regular origins per series (default 6)")
     parser.add_argument(
-        "--event-origins", type=int, default=8, help="extra origins before events (default 8)"
+        "--event-origins", type=int, default=6, help="extra origins before events (default 6)"
     )
     parser.add_argument("--history-weeks", type=float, default=8.0, help="history per forecast (default 8)")
     parser.add_argument(

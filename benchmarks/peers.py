@@ -325,7 +325,7 @@ METHODS: tuple[Method, ...] = (
     Method(
         "mstl",
         "statsforecast MSTL (day, week; AutoETS on the rest), native intervals; LOESS at every tenth of a day "
-        "and interpolated between, as R does by default (15 to 20 times faster, scores within 0.5 %)",
+        "and interpolated between, as R does by default (about 15 times faster, errors and widths within 0.4 %)",
         ("statsforecast", "statsmodels"),
         mstl,
     ),

@@ -35,6 +35,10 @@ def show(
             console.print(_table(title, headings, rows))
     for line in _failure_lines(summary, scores, ""):
         console.print(line, highlight=False, markup=False)
+    if copies := [score.name for score in scores if score.is_copy]:
+        console.print(
+            f"Out of all ratios, repeats its own week exactly: {', '.join(copies)}", highlight=False
+        )
     if excluded:
         names = ", ".join(series.name for series in excluded)
         console.print(f"Left out, shorter than 10 days: {names}", highlight=False)
@@ -98,12 +102,15 @@ def _tables(summary: Summary, scores: Sequence[SeriesScore]) -> list[tuple[str, 
 
 
 def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    table = Table(title=title, box=None, pad_edge=False, padding=(0, 1))
+    table = Table(title=title, box=None, pad_edge=False, padding=(0, 1, 0, 0), collapse_padding=True)
     for at, heading in enumerate(headings):
-        is_text = heading in {"series", "best peer", "measure", "must", "", "method"} and not (
-            heading == "series" and at > 0
+        is_text = at == 0 or heading in {"best peer", "must", ""}
+        table.add_column(
+            heading,
+            justify="left" if is_text else "right",
+            no_wrap=True,
+            max_width={"series": 33, "best peer": 14}.get(heading),
         )
-        table.add_column(heading, justify="left" if is_text else "right", no_wrap=True, overflow="ellipsis")
     for row in rows:
         table.add_row(*row)
     return table
@@ -124,6 +131,9 @@ def update(path: Path, summary: Summary, scores: Sequence[SeriesScore]) -> None:
         lines += ["", f"**{title}**", "", _markdown(headings), _markdown(["---"] * len(headings))]
         lines += [_markdown(row) for row in rows]
     lines += ["", *_failure_lines(summary, scores, "- ")]
+    lines += [
+        f"- {one.name} is out of all ratios: it repeats its own week exactly" for one in scores if one.is_copy
+    ]
     path.write_text(f"{before}{begin}\n{chr(10).join(lines)}\n\n{end}{after}", encoding="utf-8")
 
 

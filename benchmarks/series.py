@@ -27,8 +27,12 @@ WEEK = timedelta(weeks=1)
 RESAMPLED_STEP = timedelta(minutes=5)
 MIN_SPAN = timedelta(days=10)
 HISTORY_DAILY = timedelta(days=730)
-# A daily series gives one scored point per origin; three times the origins still make a thin but usable mean.
-DAILY_ORIGIN_FACTOR = 3
+# Coarse series give few scored buckets per origin (an hourly one a single "short" bucket), so they get more
+# origins: factor by step, first match.
+ORIGIN_FACTORS = ((DAY, 3), (timedelta(minutes=30), 2), (timedelta(0), 1))
+# Some captures hold one week twice. Repeating it is then exact, every ratio is zero or infinite, and no
+# forecast can be learnt from: from this share of equal buckets on, a series is out of the ratios.
+COPIED_SHARE = 0.95
 EVENT_LEADS = (timedelta(hours=1), timedelta(hours=3), timedelta(hours=6), timedelta(hours=12))
 # What happens right after a match or a broadcast is part of its effect: people come to read the result.
 EVENT_TAIL = HOUR
@@ -89,6 +93,15 @@ class Series:
     def short(self) -> int:
         """Buckets in the first hour; one for hourly series, none for daily ones."""
         return 0 if self.step >= DAY else max(1, HOUR // self.step)
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether the series repeats its own week to the last digit, though it is not constant."""
+        week = WEEK // self.step
+        now, before = self.grid[week:], self.grid[:-week]
+        both = ~(np.isnan(now) | np.isnan(before))
+        equal = now[both] == before[both]
+        return bool(len(equal) and equal.mean() >= COPIED_SHARE and np.nanmin(now) < np.nanmax(now))
 
     @cached_property
     def digest(self) -> str:
@@ -217,7 +230,7 @@ def read_folder(folder: Path, names: Iterable[str] = ()) -> list[Series]:
 
 
 def regular_origins(series: Series, count: int) -> list[Origin]:
-    """Spread `count` origins over the last part of `series`, at varied times of day.
+    """Spread `count` origins (more on coarse steps) over the last part of `series`, at varied times of day.
 
     The last part is the later of: two weeks of history (or 70 % of a shorter series, but always eight
     days), and 40 % (at least four weeks) before the end. An origin moves on until the bucket before it
@@ -229,7 +242,7 @@ def regular_origins(series: Series, count: int) -> list[Origin]:
     first = max(first, last - max(28 * day, int(0.4 * size)))
     if first > last:
         return []
-    count *= DAILY_ORIGIN_FACTOR if series.step >= DAY else 1
+    count *= next(factor for step, factor in ORIGIN_FACTORS if series.step >= step)
     chosen: set[int] = set()
     for number in range(count):
         base = first + van_der_corput(number) * (last - first)

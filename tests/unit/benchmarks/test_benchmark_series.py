@@ -15,6 +15,7 @@ import pytest
 
 from benchmarks.series import (
     HOUR,
+    Floats,
     Origin,
     Series,
     SeriesError,
@@ -58,7 +59,7 @@ def write(folder: Path, name: str, rows: list[str]) -> None:
 def test_1_and_2_history_ends_with_an_observed_bucket_right_before_the_horizon(series: Series) -> None:
     origins = regular_origins(series, 8)
 
-    assert len(origins) == 8
+    assert len(origins) == 2 * 8  # hourly: twice as many
     for origin in origins:
         task = make_task(series, origin, EIGHT_WEEKS)
         assert task.origin == series.at(origin.position)
@@ -82,11 +83,11 @@ def test_origins_of_an_office_visit_several_hours_of_the_day() -> None:
 def test_3_fewer_origins_are_a_part_of_more() -> None:
     series = daily_matches()
 
-    for choose in (regular_origins, event_origins):
+    for choose, size in ((regular_origins, 16), (event_origins, 8)):
         few, many = choose(series, 4), choose(series, 8)
         assert many == choose(series, 8)
-        assert set(few) <= set(many)
-        assert len(many) == 8
+        assert set(few) < set(many)
+        assert size == len(many)
 
 
 def test_history_is_limited_and_a_daily_series_keeps_two_years() -> None:
@@ -168,6 +169,18 @@ def test_a_long_gap_is_filled_from_the_week_before_and_a_short_one_by_a_line() -
 
     assert filled[15] == (week[14] + week[16]) / 2
     np.testing.assert_array_equal(week[[16, 17, 18]], filled[[30, 31, 32]])
+
+
+def test_a_week_recorded_twice_is_a_copy_and_a_constant_or_noisy_one_is_not() -> None:
+    week = np.random.default_rng(2).uniform(0, 9, 24 * 7)
+
+    def is_copy(grid: Floats) -> bool:
+        return Series("x", START, HOUR, grid, ()).is_copy
+
+    assert is_copy(np.tile(week, 2))
+    assert not is_copy(np.concatenate([week, week + 0.01]))
+    assert not is_copy(np.full(24 * 21, 5.0))
+    assert not is_copy(week)
 
 
 def test_other_data_has_another_digest() -> None:

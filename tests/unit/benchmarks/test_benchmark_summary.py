@@ -1,5 +1,6 @@
 """From outcomes to ratios: failures are charged, the best peer is chosen per series, unknown stays unknown."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import numpy as np
@@ -84,6 +85,14 @@ def test_a_method_missing_at_one_origin_is_left_out() -> None:
     assert np.isnan(score.ratio("day", "mstl"))
 
 
+def test_a_series_that_copies_its_week_is_out_of_every_ratio() -> None:
+    good = score_series([row("a", ours=1.0, snaive_week=8.0, mstl=2.0)])
+    copied = replace(score_series([row("b", ours=9.0, snaive_week=1.0, mstl=2.0)]), is_copy=True)
+
+    # By text: an unmeasured value is NaN, which equals nothing.
+    assert str(summarize([good], []).measures) == str(summarize([good, copied], []).measures)
+
+
 def test_series_weigh_the_same_and_measures_are_judged() -> None:
     scores = [
         score_series([row("a", ours=1.0, snaive_week=8.0, mstl=2.0)]),
@@ -95,6 +104,6 @@ def test_series_weigh_the_same_and_measures_are_judged() -> None:
 
     assert measures["ours / MSTL, day"].value == pytest.approx(1.0)  # 0.5 and 2
     assert measures["ours / MSTL, day"].holds is False
-    assert measures["ours / best peer, worst series"].value == pytest.approx(2.0)
+    assert measures["worst series, day: b"].value == pytest.approx(2.0)
     assert measures["one forecast, 5 min, 3 weeks: median ms"].holds is True
     assert measures["World Cup event windows, ours / best peer"].holds is None
