@@ -110,14 +110,18 @@ def run_series(series: Series, runner: Runner, methods: Sequence[Method], progre
     for origin in origins:
         task = make_task(series, origin, options.history)
         outcomes: dict[str, Outcome] = {}
+        missing: list[str] = []
         for method in methods:
             progress.update(job, method=method.name)
             if not (method.needs_events and not series.events):
                 outcome = runner.outcome(method, task, series.digest)
-                outcomes |= {method.name: outcome} if outcome else {}
+                if outcome is None:
+                    missing.append(method.name)
+                else:
+                    outcomes[method.name] = outcome
             progress.advance(job)
         actual = series.grid[origin.position : origin.position + series.horizon]
-        rows.append(Row(series, origin, task, actual, event_mask(series, origin), outcomes))
+        rows.append(Row(series, origin, task, actual, event_mask(series, origin), outcomes, tuple(missing)))
     progress.remove_task(job)
     return rows
 

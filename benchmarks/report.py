@@ -35,6 +35,9 @@ def show(
             console.print(_table(title, headings, rows))
     for line in _failure_lines(summary, scores, ""):
         console.print(line, highlight=False, markup=False)
+    for score in (one for one in scores if one.missing):
+        text = f"Left out of {score.name}, neither run nor in the cache: {', '.join(score.missing)}"
+        console.print(text, highlight=False)
     if copies := [score.name for score in scores if score.is_copy]:
         console.print(
             f"Out of all ratios, repeats its own week exactly: {', '.join(copies)}", highlight=False

@@ -24,7 +24,7 @@ OURS, BASE, FALLBACK = "ours", "mstl", "snaive-week"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One origin of one series: what happened next and what each method said before."""
+    """One origin of one series: what happened next, what each method said before, which were not run."""
 
     series: Series
     origin: Origin
@@ -32,6 +32,7 @@ class Row:
     actual: Floats
     in_event: NDArray[np.bool_]
     outcomes: dict[str, Outcome]
+    missing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,7 @@ class SeriesScore:
     origins: int
     event_buckets: int
     is_copy: bool
+    missing: tuple[str, ...]
     methods: dict[str, MethodScore]
 
     def best_peer(self, horizon: str) -> tuple[str, float]:
@@ -130,6 +132,7 @@ def score_series(rows: Sequence[Row]) -> SeriesScore:
         origins=len([row for row in rows if not row.origin.is_event]),
         event_buckets=int(sum((row.in_event & ~np.isnan(row.actual)).sum() for row in rows)),
         is_copy=series.is_copy,
+        missing=tuple(dict.fromkeys(name for row in rows for name in row.missing)),
         methods={name: _score_method(name, rows) for name in names},
     )
 

@@ -45,6 +45,7 @@ def test_a_run_writes_scores_and_pictures_and_names_what_it_left_out(
     assert status == 0
     printed = capsys.readouterr().out
     assert "Left out, shorter than 10 days: short_1h" in printed
+    assert "Left out of shop_1h, neither run nor in the cache: mstl" in printed
     assert max(len(line) for line in printed.splitlines()) <= 100
     document = json.loads(result.read_text())
     (series,) = document["series"]
