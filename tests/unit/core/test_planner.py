@@ -1,7 +1,7 @@
 """Dated floors: what the forecast and the planner's word come to, and when it must be ordered."""
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from math import inf, nan
 
 import pytest
@@ -16,13 +16,23 @@ from controller.core.planner import (
     effective_max,
     event_demand,
     forecast_usable,
+    near_demand,
     need_between,
     order_time,
     plan_digest,
     with_decay,
 )
-from controller.core.types import CapacityPlan, Event, Floor, ForecastBand, ForecastState, Policy, Trust
-from tests.unit.core.worlds import LEAD, MIDNIGHT, START, band, event, minutes, seconds, workload
+from controller.core.types import (
+    CapacityPlan,
+    Event,
+    Floor,
+    ForecastBand,
+    ForecastState,
+    NearDemand,
+    Policy,
+    Trust,
+)
+from tests.unit.core.worlds import LEAD, LEVELS, MIDNIGHT, START, band, event, minutes, seconds, workload
 
 HOURS = timedelta(hours=1)
 PEAK = band(START, [90.0] * 12 + [950.0] * 12 + [90.0] * 12)  # five-minute steps, busy from midnight to one
@@ -89,6 +99,30 @@ def test_a_band_that_cannot_be_computed_with_is_not_planned_with(changes: dict[s
         assert plan(forecast=replace(broken, start_at=START)).need == ()
 
 
+NEAR = NearDemand(START, timedelta(seconds=60), LEVELS, (50.0, 60.0, 70.0, 80.0, 90.0))
+
+
+@pytest.mark.parametrize(
+    ("near", "now", "expected"),
+    [
+        pytest.param(NEAR, START, 90.0, id="fresh: the cost quantile"),
+        pytest.param(None, START, None, id="none"),
+        pytest.param(NEAR, START + minutes(5), 90.0, id="a few missed ones are bridged"),
+        pytest.param(NEAR, START + minutes(5) + seconds(1), None, id="stale"),
+        pytest.param(NEAR, START - minutes(6), None, id="of a clock far ahead"),
+        pytest.param(replace(NEAR, lead=seconds(44)), START, None, id="made for a much shorter lead time"),
+        pytest.param(replace(NEAR, qps=(1.0,)), START, None, id="a short row"),
+        pytest.param(replace(NEAR, qps=(nan,) * 5), START, None, id="not a number"),
+        pytest.param(replace(NEAR, levels=(), qps=()), START, None, id="empty"),
+        pytest.param(replace(NEAR, levels=LEVELS[::-1]), START, None, id="unsorted levels"),
+    ],
+)
+def test_near_quantiles_count_while_they_are_sound_and_fresh(
+    near: NearDemand | None, now: datetime, expected: float | None
+) -> None:
+    assert expected == near_demand(workload(), near, LEAD, now)
+
+
 def test_every_step_has_its_need_and_equal_needs_share_a_dated_floor() -> None:
     made = plan(forecast=PEAK)
 
@@ -136,8 +170,8 @@ def test_the_list_of_forecast_floors_is_bounded_and_the_need_is_not() -> None:
         ),
     ],
 )
-def test_the_need_between_two_instants(start: object, end: object, expected: int | None) -> None:
-    assert expected == need_between(plan(forecast=PEAK), start, end)  # type: ignore[arg-type]  # parametrised datetimes
+def test_the_need_between_two_instants(start: datetime, end: datetime, expected: int | None) -> None:
+    assert expected == need_between(plan(forecast=PEAK), start, end)
 
 
 def test_without_a_forecast_the_need_is_unknown_not_zero() -> None:
@@ -316,11 +350,11 @@ TIMES_FOUR = event(expected_peak_qps=None, expected_multiplier=4.0)
     ],
 )
 def test_an_event_sized_on_present_demand_is_sized_again_until_it_starts(
-    base: float | None, observed_qps: float | None, now: object, expected: bool
+    base: float | None, observed_qps: float | None, now: datetime, expected: bool
 ) -> None:
     made = plan(TIMES_FOUR, observed_qps=base)
 
-    assert expected is base_moved(made, workload(), [TIMES_FOUR], observed_qps, now)  # type: ignore[arg-type]  # parametrised datetime
+    assert expected is base_moved(made, workload(), [TIMES_FOUR], observed_qps, now)
 
 
 def test_events_sized_otherwise_are_never_sized_on_present_demand() -> None:

@@ -19,6 +19,7 @@ from controller.core.types import (
     FleetState,
     ForecastState,
     Mode,
+    NearDemand,
     OverrideKind,
     PastNeed,
     Policy,
@@ -41,6 +42,7 @@ from controller.core.types import (
 )
 from tests.unit.core.worlds import (
     A10,
+    LEVELS,
     MIDNIGHT,
     SIMPLE,
     START,
@@ -463,6 +465,21 @@ def test_an_unusable_forecast_sets_no_floor_and_is_said(changes: dict[str, objec
 
     assert decision.desired_replicas == (10 if condition == "READY" else 1)
     assert decision.conditions[1].reason == condition
+
+
+def test_near_quantiles_lead_within_the_lead_time_and_replace_the_hourly_ones() -> None:
+    near = NearDemand(START, seconds(60), LEVELS, (500.0, 550.0, 600.0, 650.0, 750.0))
+    seen = given(qps=450.0, warm=5, near=near, forecast=band(START, [1_900.0] * 12))
+    decision = decide(seen, state=remembered(5))
+
+    assert (decision.desired_replicas, decision.reason) == (8, Reason.PLAN_FLOOR)
+    assert decision.sentence == (
+        "Scale 5 to 8: demand may reach 750 QPS (P99) within the lead time of 60 s, which needs 8."
+    )
+    assert ("near demand", 0.0) in [(i.name, i.age_s) for i in decision.inputs]
+    assert (
+        decide(replace(seen, near=replace(near, qps=(nan,) * 5)), state=remembered(5)).desired_replicas == 20
+    )
 
 
 def test_a_distrusted_forecast_is_alarmed_until_it_recovers() -> None:
