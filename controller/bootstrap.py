@@ -9,7 +9,7 @@ import asyncio
 import json
 import os
 import platform
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,7 +69,7 @@ async def open_runtime(
     *,
     clock: Clock | None = None,
     wrap_meter: Callable[[DemandMeterPort], DemandMeterPort] = _unchanged,
-) -> AsyncIterator[Runtime]:
+) -> AsyncGenerator[Runtime]:
     """Run a controller for as long as the block lasts.
 
     Raises:
