@@ -163,8 +163,9 @@ def _member(name: str, transform: Transform, grid: Grid, horizon: int, events: S
         return Member(name, transform, z, bare, none[n:], 0.0, ())
     flagged: Bools = effects.inside | (effects.touched & (np.abs(effects.shift) > FLAG_SHIFT))
     trust = np.where(flagged[:n], TRUST_EVENT, 1.0)
+    adjusted = np.where(effects.alone[:n], np.nan, z - effects.shift[:n])
     made = context(
-        seasons(z - effects.shift[:n], grid.day, trust, idle),
+        seasons(adjusted, grid.day, trust, idle),
         effects.shift,
         flagged,
         calm,

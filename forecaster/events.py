@@ -66,13 +66,23 @@ class Labels:
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """Effects `[N + H]` in transformed units, the steps they touch, and their extra spread."""
+    """Effects `[N + H]` in transformed units.
+
+    Attributes:
+        shift: What to add to usual demand; for past occurrences learnt from the others.
+        touched: Steps within reach of an occurrence, before and after included.
+        inside: Steps within a window.
+        spread: Standard deviation of `shift`.
+        alone: Steps within a past window that no other occurrence explains; the season must not see them.
+        past_count: Occurrences that are over.
+        reasons: Sentences about what is not known.
+    """
 
     shift: Floats
     touched: Bools
     inside: Bools
     spread: Floats
-    learnt: Bools
+    alone: Bools
     past_count: int
     reasons: tuple[str, ...]
 
@@ -203,7 +213,7 @@ def learn(
     n = len(grid.values)
     total = n + horizon
     shift, spread = np.zeros(total), np.zeros(total)
-    touched, inside, learnt = (
+    touched, inside, alone = (
         np.zeros(total, dtype=bool),
         np.zeros(total, dtype=bool),
         np.zeros(total, dtype=bool),
@@ -221,7 +231,8 @@ def learn(
         touched[at] = True
         core = (bin_ >= labels.before) & (bin_ < labels.before + labels.during)
         inside[at[core]] = True
-        learnt[at[known[owner]]] = True
+        over = np.array([o.last <= n for o in items])
+        alone[at[core & (over & ~known)[owner]]] = True
         past = at < n
         rest[at[past]] -= mine[past]
         if silent:
@@ -230,7 +241,7 @@ def learn(
                 "state expected_multiplier or expected_peak to plan for them."
             )
     past_count = sum(o.last <= n for items in found.values() for o in items)
-    return Effects(shift, touched, inside, spread, learnt, past_count, tuple(reasons))
+    return Effects(shift, touched, inside, spread, alone, past_count, tuple(reasons))
 
 
 def _category(

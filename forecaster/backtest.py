@@ -1,0 +1,166 @@
+"""Judge the forecaster on a history's own past: rolling origins, one row of scores per fold and horizon.
+
+Promises: each fold sees rows up to its origin only (and events, which are known in advance); the seasonal
+naive is judged on the same steps; a fold that cannot be forecast is a row with its reason, not a gap.
+Refuses: histories too short for one fold.
+Called by: the command line and `GetAccuracy`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
+
+import numpy as np
+import pandas as pd
+
+from forecaster.folds import Fold, rolling
+from forecaster.metrics import bias, coverage, mean_pinball, naive_scale
+from forecaster.series import DAY_S, Grid, to_grid
+from forecaster.service import QUANTILE_LEVELS, forecast
+from forecaster.types import Event, Floats, ForecastInputError
+
+Forecaster = Callable[[pd.Series, int, Sequence[float], Sequence[Event]], Floats]
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """One fold, one stretch of the horizon.
+
+    Attributes:
+        origin_at: Last row the forecast saw.
+        horizon: `short` (the first hour), `day` (24 hours) or `all`.
+        step_count: Observed steps that were judged.
+        pinball: Mean pinball loss, units of the history.
+        scaled: The same over the weekly (daily, in short histories) seasonal naive's in-sample error.
+        naive_ratio: The same over the seasonal naive's loss on these steps, its quantiles from its own errors.
+        bias: Median's error as a share of demand; positive is too high.
+        coverage: Share of steps at or below each quantile.
+        reason: Why there is no forecast; empty when there is one.
+    """
+
+    origin_at: datetime
+    horizon: str
+    step_count: int
+    pinball: float
+    scaled: float
+    naive_ratio: float
+    bias: float
+    coverage: tuple[float, ...]
+    reason: str
+
+
+def backtest(
+    history: pd.Series,
+    horizon_steps: int,
+    fold_count: int = 8,
+    *,
+    quantile_levels: Sequence[float] = QUANTILE_LEVELS,
+    events: Sequence[Event] = (),
+    stride: timedelta | None = None,
+    train_max: timedelta | None = timedelta(weeks=8),
+    forecaster: Forecaster | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[Score, ...]:
+    """Return scores, oldest fold first.
+
+    Args:
+        history: As for `forecast`.
+        horizon_steps: Steps to forecast from each origin.
+        fold_count: Origins wanted; fewer when the history is short.
+        quantile_levels: As for `forecast`.
+        events: Known windows; each fold is given all of them, as planners register them in advance.
+        stride: Time between origins; by default the horizon plus a golden fraction of a day, so that
+            origins visit all times of day.
+        train_max: History a fold may use; everything when None.
+        forecaster: Another method to judge, returning `[horizon, Q]`; ours when None.
+        progress: Called with folds done and folds in all.
+
+    Raises:
+        ForecastInputError: The history is too short for one fold, or cannot be used at all.
+    """
+    grid = to_grid(history)
+    day = grid.day
+    apart = (
+        horizon_steps + max(1, round(0.382 * day))
+        if stride is None
+        else int(stride.total_seconds()) // grid.step_s
+    )
+    learn = max(2 * day, 14)
+    most = None if train_max is None else max(int(train_max.total_seconds()) // grid.step_s, learn)
+    folds = rolling(
+        len(grid.values), horizon_steps, fold_count, train_min=learn, stride=apart, train_max=most
+    )
+    run = _ours if forecaster is None else forecaster
+    scores: list[Score] = []
+    for done, fold in enumerate(folds, start=1):
+        scores += _score(grid, fold, tuple(quantile_levels), events, run)
+        if progress is not None:
+            progress(done, len(folds))
+    return tuple(scores)
+
+
+def table(scores: Sequence[Score], quantile_levels: Sequence[float] = QUANTILE_LEVELS) -> pd.DataFrame:
+    """Return scores as a frame, one column per field and one per level's coverage."""
+    plain = [f.name for f in fields(Score) if f.name != "coverage"]
+    frame = pd.DataFrame([{name: getattr(score, name) for name in plain} for score in scores], columns=plain)
+    for k, level in enumerate(quantile_levels):
+        frame[f"coverage_{level:g}"] = [score.coverage[k] for score in scores]
+    return frame
+
+
+def _ours(history: pd.Series, horizon: int, levels: Sequence[float], events: Sequence[Event]) -> Floats:
+    return forecast(history, horizon, levels, events).values
+
+
+def _score(
+    grid: Grid, fold: Fold, levels: tuple[float, ...], events: Sequence[Event], run: Forecaster
+) -> list[Score]:
+    seen = grid.values[fold.train_first : fold.origin + 1]
+    actual = grid.values[fold.origin + 1 : fold.test_last + 1]
+    first = pd.Timestamp(grid.start_s + fold.train_first * grid.step_s, unit="s", tz="UTC")
+    index = pd.date_range(first, periods=len(seen), freq=pd.Timedelta(seconds=grid.step_s))
+    origin_at = index[-1].to_pydatetime()
+    season = 7 * grid.day if len(seen) > 8 * grid.day else max(grid.day, 1)
+    scale = naive_scale(seen, season)
+    stretches = [("all", fold.horizon)]
+    if grid.day > 1:
+        hour = max(1, 3600 * grid.day // DAY_S)
+        stretches = [("short", min(hour, fold.horizon)), ("day", min(grid.day, fold.horizon)), *stretches]
+    unknown = (float("nan"),) * len(levels)
+    try:
+        values = run(pd.Series(seen, index=index), fold.horizon, levels, events)
+    except ForecastInputError as error:
+        nan = float("nan")
+        return [Score(origin_at, name, 0, nan, nan, nan, nan, unknown, str(error)) for name, _ in stretches]
+    naive = _seasonal_naive(seen, fold.horizon, season, levels)
+    middle = int(np.argmin(np.abs(np.asarray(levels) - 0.5)))
+    scores = []
+    for name, count in stretches:
+        a, v = actual[:count], values[:count]
+        loss = mean_pinball(a, v, levels)
+        naive_loss = mean_pinball(a, naive[:count], levels)
+        scores.append(
+            Score(
+                origin_at=origin_at,
+                horizon=name,
+                step_count=int(np.isfinite(a).sum()),
+                pinball=loss,
+                scaled=loss / scale if scale > 0 else float("nan"),
+                naive_ratio=loss / naive_loss if naive_loss > 0 else float("nan"),
+                bias=bias(a, v[:, middle]),
+                coverage=coverage(a, v, levels),
+                reason="",
+            )
+        )
+    return scores
+
+
+def _seasonal_naive(seen: Floats, horizon: int, season: int, levels: Sequence[float]) -> Floats:
+    """Return `[horizon, Q]`: last season's value, with the quantiles of its own past errors."""
+    past = seen[-season:] if len(seen) >= season else seen
+    typical = float(np.nanmedian(seen))
+    centre = np.where(np.isfinite(past), past, typical)[np.arange(horizon) % len(past)]
+    errors = seen[season:] - seen[:-season] if len(seen) > season else np.zeros(0)
+    errors = errors[np.isfinite(errors)]
+    spread = np.quantile(errors, levels) if len(errors) else np.zeros(len(levels))
+    return np.maximum(centre[:, None] + spread[None, :], 0.0)

@@ -1,0 +1,64 @@
+"""A fleet is refit in processes or on Ray by the same task; one bad series never stops the rest."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from forecaster.fleet import Job, Outcome, refit, refit_on_ray, run_job
+
+
+def jobs(count: int) -> list[Job]:
+    rng = np.random.default_rng(5)
+    index = pd.date_range("2026-03-02", periods=24 * 10, freq="1h", tz="UTC")
+    return [
+        Job(f"workload-{k}", pd.Series(rng.gamma(3.0, 10.0, len(index)), index=index), 6)
+        for k in range(count)
+    ]
+
+
+def with_a_bad_one(count: int, position: int) -> list[Job]:
+    all_jobs = jobs(count)
+    bad = all_jobs[position]
+    all_jobs[position] = Job(bad.name, bad.history * -1.0, 6)
+    return all_jobs
+
+
+def check(outcomes: tuple[Outcome, ...], all_jobs: list[Job], bad: int) -> None:
+    assert [job.name for job in all_jobs] == [outcome.name for outcome in outcomes]
+    assert [bad] == [k for k, outcome in enumerate(outcomes) if outcome.forecast is None]
+    assert "negative demand" in outcomes[bad].reason
+    alone = run_job(all_jobs[0]).forecast
+    there = outcomes[0].forecast
+    assert alone is not None
+    assert there is not None
+    assert np.array_equal(alone.values, there.values)
+
+
+def test_a_pool_keeps_order_survives_a_bad_series_and_reports_progress() -> None:
+    all_jobs = with_a_bad_one(20, 9)
+    seen: list[tuple[int, int]] = []
+
+    outcomes = refit(all_jobs, workers=2, progress=lambda done, total: seen.append((done, total)))
+    check(outcomes, all_jobs, 9)
+    assert (20, 20) == seen[-1]
+    assert sorted(seen) == seen
+
+
+def test_one_worker_needs_no_pool() -> None:
+    all_jobs = with_a_bad_one(10, 3)
+
+    check(refit(all_jobs, workers=1), all_jobs, 3)
+    assert () == refit([])
+
+
+def test_no_workers_is_refused() -> None:
+    with pytest.raises(ValueError, match="workers is 0"):
+        refit(jobs(1), workers=0)
+
+
+@pytest.mark.filterwarnings("default")
+def test_ray_runs_the_same_task() -> None:
+    pytest.importorskip("ray", reason="the ray extra is not installed")
+    all_jobs = with_a_bad_one(20, 9)
+
+    check(refit_on_ray(all_jobs, workers=2), all_jobs, 9)

@@ -1,0 +1,184 @@
+"""What a forecast does with real life: outages, outliers, jumps, closed hours, promotions and their planners."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from forecaster import Event, forecast
+
+DAY = 288
+
+
+def service(days: int, *, noise: float = 0.05, seed: int = 3) -> pd.Series:
+    """Return a day-and-week shape around 1 000 requests per second, 5-minute steps, ending on a Sunday midnight."""
+    rng = np.random.default_rng(seed)
+    t = np.arange(days * DAY)
+    index = pd.date_range(end="2026-03-29T23:55Z", periods=len(t), freq="5min")
+    shape = 1000.0 * (1.0 - 0.6 * np.cos(2 * np.pi * t / DAY)) * np.where(index.day_of_week >= 5, 0.7, 1.0)
+    return pd.Series(shape * np.exp(rng.normal(0.0, noise, len(t))), index=index)
+
+
+def hours(history: pd.Series, day: int, first: int, last: int) -> slice:
+    """Return the rows of `day` (from the end, 0 is the last) between two hours."""
+    start = len(history) - (day + 1) * DAY
+    return slice(start + first * 12, start + last * 12)
+
+
+def window(history: pd.Series, day: int, first: int, length: int, **expectation: float) -> Event:
+    """Return an event on `day` from the end; day -1 is the first day to forecast."""
+    midnight = history.index[-1] + pd.Timedelta(minutes=5) - pd.Timedelta(days=day + 1)
+    start = midnight + pd.Timedelta(hours=first)
+    end = start + pd.Timedelta(hours=length)
+    return Event(start.to_pydatetime(), end.to_pydatetime(), category="sale", **expectation)
+
+
+def test_an_ordinary_day_is_forecast_within_a_few_percent() -> None:
+    whole = service(29)
+    result = forecast(whole.iloc[:-DAY], DAY)
+
+    error = np.abs(result.median - whole.iloc[-DAY:].to_numpy()).mean() / whole.iloc[-DAY:].mean()
+    assert error < 0.08
+    assert 0.90 <= float((whole.iloc[-DAY:].to_numpy() <= result.values[:, 3]).mean()) <= 1.0
+
+
+def spike(history: pd.Series) -> None:
+    history.iloc[hours(history, 2, 12, 14)] *= 20.0
+
+
+def outage(history: pd.Series) -> None:
+    history.iloc[hours(history, 1, 8, 15)] = 0.0
+
+
+def gap(history: pd.Series) -> None:
+    history.iloc[hours(history, 1, 8, 15)] = np.nan
+
+
+@pytest.mark.parametrize("accident", [spike, outage, gap])
+def test_an_accident_does_not_become_the_new_season(accident: Callable[[pd.Series], None]) -> None:
+    clean = service(28)
+    hurt = clean.copy()
+    accident(hurt)
+
+    expected, actual = forecast(clean, DAY).median, forecast(hurt, DAY).median
+    assert np.abs(actual - expected).mean() < 0.07 * expected.mean()
+
+
+def test_an_outage_recorded_as_zero_is_said() -> None:
+    hurt = service(28)
+    outage(hurt)
+
+    assert "84 zeros look like outages and were left out." in forecast(hurt, 12).reasons
+
+
+def test_a_level_shift_is_followed_within_hours() -> None:
+    history = service(28)
+    usual = forecast(history, DAY).median
+    history.iloc[-36:] *= 3.0
+
+    shifted = forecast(history, DAY).median
+    assert 2.0 < float((shifted[:12] / usual[:12]).mean()) < 4.0
+
+
+def test_no_demand_at_regularly_closed_hours() -> None:
+    history = service(28)
+    closed = history.index.hour < 8
+    history[closed] = 0.0
+
+    result = forecast(history, DAY)
+    assert float(result.values[: 8 * 12, 3].max()) < 5.0
+    assert float(result.median[10 * 12 :].min()) > 200.0
+
+
+def test_zeros_forecast_zero_and_say_so() -> None:
+    history = service(28) * 0.0
+    result = forecast(history, 12)
+
+    assert 0.0 == float(result.values.max())
+    assert "Every observation is zero" in result.reasons[0]
+
+
+def test_a_constant_stays_constant() -> None:
+    history = service(28) * 0.0 + 42.0
+
+    assert forecast(history, DAY).median == pytest.approx(np.full(DAY, 42.0), rel=0.01)
+
+
+def test_an_exact_weekly_copy_is_recognised() -> None:
+    week = service(7, noise=0.5)
+    history = pd.concat([week.shift(k * 7, freq="1D") for k in range(3)])
+
+    result = forecast(history, DAY)
+    assert result.model_weights["last_week"] > 0.9
+    assert result.median == pytest.approx(week.iloc[:DAY].to_numpy(), rel=0.02)
+
+
+def test_a_known_promotion_does_not_become_next_week() -> None:
+    clean = service(28)
+    promoted = clean.copy()
+    promoted.iloc[hours(promoted, 6, 12, 16)] *= 6.0
+
+    told = forecast(promoted, DAY, events=[window(promoted, 6, 12, 4)])
+    expected = forecast(clean, DAY).median
+    assert np.abs(told.median - expected).mean() < 0.08 * expected.mean()
+
+
+def test_an_expected_multiplier_lifts_the_window_and_its_uncertainty() -> None:
+    history = service(28)
+    event = window(history, -1, 12, 4, expected_multiplier=5.0)
+
+    plain, told = forecast(history, DAY), forecast(history, DAY, events=[event])
+    inside, outside = slice(12 * 12, 16 * 12), slice(0, 9 * 12)
+    assert 4.0 < float((told.median[inside] / plain.median[inside]).mean()) < 6.0
+    assert told.median[outside] == pytest.approx(plain.median[outside], rel=0.05)
+    assert float((told.values[inside, 4] / told.median[inside]).mean()) > 1.5
+    assert float(told.components.event[inside].min()) > 0.0
+
+
+def test_an_expected_peak_is_reached() -> None:
+    history = service(28)
+    event = window(history, -1, 12, 2, expected_peak=35_000.0)
+
+    told = forecast(history, DAY, events=[event])
+    assert 28_000.0 < float(told.median.max()) < 42_000.0
+
+
+def test_past_events_teach_what_the_next_will_do() -> None:
+    history = service(28)
+    days = (20, 15, 9, 4)
+    for day in days:
+        history.iloc[hours(history, day, 12, 16)] *= 3.0
+    events = [window(history, day, 12, 4) for day in (*days, -1)]
+
+    plain = forecast(service(28), DAY).median
+    told = forecast(history, DAY, events=events)
+    assert 2.3 < float((told.median / plain)[12 * 12 + 3 : 16 * 12 - 3].mean()) < 3.6
+
+
+def test_a_planner_who_always_doubles_is_corrected() -> None:
+    history = service(28)
+    days = (20, 15, 9, 4)
+    for day in days:
+        history.iloc[hours(history, day, 12, 16)] *= 2.0
+    events = [window(history, day, 12, 4, expected_multiplier=4.0) for day in (*days, -1)]
+
+    plain = forecast(service(28), DAY).median
+    told = forecast(history, DAY, events=events)
+    assert 1.6 < float((told.median / plain)[12 * 12 + 3 : 16 * 12 - 3].mean()) < 2.7
+
+
+def test_two_promotions_at_once_add_their_extra_demand() -> None:
+    history = service(28)
+    one = [window(history, -1, 12, 4, expected_multiplier=2.0)]
+
+    plain = forecast(history, DAY).median
+    both = forecast(history, DAY, events=one * 2).median
+    assert 2.6 < float((both / plain)[12 * 12 + 3 : 16 * 12 - 3].mean()) < 3.5
+
+
+def test_an_event_nobody_knows_anything_about_is_named() -> None:
+    history = service(28)
+
+    result = forecast(history, DAY, events=[window(history, -1, 12, 4)])
+    assert "category 'sale' have no past and no expected uplift" in result.reasons[0]
