@@ -52,6 +52,7 @@ class Options:
     policies: tuple[str, ...]
     learn_days: float
     score_days: float
+    refit_s: float
 
 
 def run_trace(name: str, options: Options) -> tuple[dict[str, object], dict[str, list[Point]]]:
@@ -64,7 +65,7 @@ def run_trace(name: str, options: Options) -> tuple[dict[str, object], dict[str,
     known = options.data / f"{name}.events.csv"
     events = read_events(known) if known.exists() and name.startswith("worldcup") else ()
     model = with_limits(ClusterModel(), trace)
-    foresight = Foresight(trace, events, model.cold_start_s)
+    foresight = Foresight(trace, events, model.cold_start_s, refit_s=options.refit_s)
     sweeps: dict[str, list[Point]] = {}
     for policy in options.policies:
         begun = time.perf_counter()
@@ -145,12 +146,18 @@ def main() -> None:
     parser.add_argument("--policy", action="append", default=[], choices=NAMES)
     parser.add_argument("--learn-days", type=float, default=7.0)
     parser.add_argument("--score-days", type=float, default=7.0)
+    parser.add_argument("--refit-s", type=float, default=3600.0)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plots", type=Path)
     given = parser.parse_args()
     policies = tuple(dict.fromkeys(["oracle", *(given.policy or NAMES)]))
     options = Options(
-        given.data, tuple(given.trace or (*DAILY, *BURSTY)), policies, given.learn_days, given.score_days
+        given.data,
+        tuple(given.trace or (*DAILY, *BURSTY)),
+        policies,
+        given.learn_days,
+        given.score_days,
+        given.refit_s,
     )
     figures: list[dict[str, object]] = []
     for name in options.traces:

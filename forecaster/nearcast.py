@@ -27,8 +27,9 @@ HALF_LIFE_DAYS: Final = 5.0
 SCORE_DAYS: Final = 7.0
 SCORE_HALF_LIFE_DAYS: Final = 3.0
 SCORE_SAMPLES_MAX: Final = 4000
-# A mix that follows the best expert closely, and averages those that are about as good.
-MIX_POWER: Final = 12.0
+# A mix that leans to the best expert, and averages those that are about as good: on a noisy trace 12 instead
+# of 4 cost 5 % more replica-hours at 0.1 % violations, on smooth ones nothing.
+MIX_POWER: Final = 4.0
 SHORT_S: Final = 240.0
 LONG_S: Final = 1500.0
 SLACK_S: Final = 300
@@ -110,6 +111,15 @@ class Nearcast:
         bases = _experts(known, self.envelopes[:, place : place + 1])
         return np.asarray(_mix(bases, self.shift, self.weight, self.unit)[0])
 
+    def rows(self, newest: Floats) -> Floats:
+        """Return `[T, Q]` for the first T steps after the history at once; for replays.
+
+        Args:
+            newest: `[4, T]` what was known at each step: last, short and long mean, expected.
+        """
+        bases = _experts(newest, self.envelopes[:, : newest.shape[1]])
+        return _mix(bases, self.shift, self.weight, self.unit)
+
 
 def calibrate(
     demand: Floats,
@@ -152,7 +162,7 @@ def calibrate(
         return None
     slack = max(1, SLACK_S // step_s)
     envelopes = _envelopes(known, day, slack, lead_steps, valid_steps)
-    filled = _carried(known)
+    filled = carried(known)
     newest = np.stack(
         (_before(filled), _before(short_mean(known, step_s)), _before(long_mean(known, step_s)), said)
     )
@@ -300,8 +310,8 @@ def _before(values: Floats) -> Floats:
     return np.concatenate(([np.nan], values[:-1]))
 
 
-def _carried(values: Floats) -> Floats:
-    """Return values with gaps holding the last known one."""
+def carried(values: Floats) -> Floats:
+    """Return values with gaps holding the last known one; causal."""
     known = np.isfinite(values)
     place = np.maximum.accumulate(np.where(known, np.arange(len(values)), 0))
     return np.asarray(values[place])

@@ -10,7 +10,7 @@ Promises: nothing a tick sees lies after it. Called by the harness through ``reg
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
-from math import exp, isfinite
+from math import ceil, exp, isfinite
 
 import numpy as np
 import pandas as pd
@@ -34,14 +34,15 @@ from controller.core.types import (
 )
 from controller.simulation.cluster import ClusterModel, SimReplica
 from controller.simulation.harness import Observation
-from controller.simulation.trace import Trace, TraceEvent
+from controller.simulation.trace import Floats, Trace, TraceEvent
 from forecaster import Event as KnownEvent
 from forecaster import Forecast, ForecastInputError, forecast
-from forecaster.nearcast import Nearcast, Newest, calibrate, long_mean, short_mean
+from forecaster.nearcast import Nearcast, Newest, calibrate, carried, long_mean, short_mean
 from forecaster.nowcast import nowcast
 
 LEVELS = (0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9998)
-REFIT_S = 3600
+REFIT_S = 3600.0
+CALIBRATE_S = 3600
 HISTORY_POINTS_MAX = 45_000
 RECENT_S = 1440  # observations that correct a refit
 MEMORY_S = 480
@@ -51,7 +52,9 @@ NAME = "simulated"
 class Foresight:
     """What was known at each moment of one trace. Lazy, in order, and kept."""
 
-    def __init__(self, trace: Trace, events: Sequence[TraceEvent], lead_s: float) -> None:
+    def __init__(
+        self, trace: Trace, events: Sequence[TraceEvent], lead_s: float, *, refit_s: float = REFIT_S
+    ) -> None:
         self.trace, self.lead_s = trace, lead_s
         self.lead_steps = max(1, round(lead_s / trace.step_s))
         self._events = [
@@ -65,13 +68,24 @@ class Foresight:
             for e in events
         ]
         count = len(trace.qps)
-        self._refit_steps = max(1, REFIT_S // trace.step_s)
+        self._steps = max(1, CALIBRATE_S // trace.step_s)  # between two calibrations
+        self._every = max(1, round(refit_s / CALIBRATE_S))  # calibrations to a refit
+        self._result: tuple[int, Forecast] | None = None
         self._expected = np.full(count, np.nan)
         # Causal: each entry knows the past only.
+        # What a sized event explains is not the ordinary rise that near quantiles are made of.
+        self._ordinary = trace.qps.copy()
+        for event in events:
+            if event.expected_peak_qps is not None or event.expected_multiplier is not None:
+                low = (event.start_at - trace.start_at).total_seconds() / trace.step_s
+                high = (event.end_at - trace.start_at).total_seconds() / trace.step_s
+                self._ordinary[max(0, int(low)) : max(0, ceil(high))] = np.nan
+        self._last = carried(trace.qps)
         self._short = short_mean(trace.qps, trace.step_s)
         self._long = long_mean(trace.qps, trace.step_s)
         self._index = pd.date_range(trace.start_at, periods=count, freq=pd.Timedelta(seconds=trace.step_s))
         self._fits: list[Nearcast | None] = []
+        self._rows: list[Floats] = []
         self._near: dict[float, tuple[float, ...] | None] = {}
 
     def near(self, now_s: float, last_qps: float) -> tuple[float, ...] | None:
@@ -84,63 +98,83 @@ class Foresight:
         place = int(now_s // self.trace.step_s)
         if not 0 < place < len(self.trace.qps):
             return None
-        number = place // self._refit_steps
+        number = place // self._steps
         while len(self._fits) <= number:
-            self._refit(len(self._fits) * self._refit_steps)
+            self._refit(len(self._fits) * self._steps)
         fit = self._fits[number]
         if fit is None:
             return None
-        newest = Newest(
-            last=last_qps,
-            short=float(self._short[place - 1]),
-            long=float(self._long[place - 1]),
-            expected=float(self._expected[place]),
-        )
-        values = fit.quantiles(place - number * self._refit_steps, newest)
+        age = place - number * self._steps
+        if now_s % self.trace.step_s == 0:
+            values = self._rows[number][age]
+        else:  # within a bucket the newest minute is known already
+            newest = Newest(
+                last=last_qps,
+                short=float(self._short[place - 1]),
+                long=float(self._long[place - 1]),
+                expected=float(self._expected[place]),
+            )
+            values = fit.quantiles(age, newest)
         return tuple(values.tolist()) if bool(np.isfinite(values).all()) else None
 
     def _refit(self, origin: int) -> None:
         """Fit on everything before ``origin`` and correct it for each step until the next refit."""
         demand = self.trace.qps[:origin]
-        known = bool(np.isfinite(demand[-self._refit_steps * 24 :]).any())
-        if known and origin >= 3 * self._refit_steps:
-            self._correct(origin, self._forecast(origin))
-        self._fits.append(
+        known = bool(np.isfinite(demand[-self._steps * 24 :]).any())
+        if known and origin >= 3 * self._steps:
+            if self._result is None or len(self._fits) % self._every == 0:
+                result = self._forecast(origin)
+                self._result = None if result is None else (origin, result)
+            self._correct(origin)
+        fit = (
             calibrate(
-                demand,
+                self._ordinary[:origin],
                 self._expected[:origin],
                 step_s=self.trace.step_s,
                 lead_steps=self.lead_steps,
                 levels=LEVELS,
-                valid_steps=self._refit_steps,
+                valid_steps=self._steps,
             )
             if known
             else None
+        )
+        self._fits.append(fit)
+        self._rows.append(np.zeros((0, len(LEVELS))) if fit is None else fit.rows(self._known(origin)))
+
+    def _known(self, origin: int) -> Floats:
+        """Return `[4, T]`: what is known at the start of each step until the next refit."""
+        last = min(origin + self._steps, len(self.trace.qps))
+        before = slice(origin - 1, last - 1)
+        return np.stack(
+            (self._last[before], self._short[before], self._long[before], self._expected[origin:last])
         )
 
     def _forecast(self, origin: int) -> Forecast | None:
         low = max(0, origin - HISTORY_POINTS_MAX)
         history = pd.Series(self.trace.qps[low:origin], index=self._index[low:origin])
-        horizon = self._refit_steps + self.lead_steps + 1
+        horizon = self._every * self._steps + self.lead_steps + 1
         try:
             return forecast(history, horizon, (0.5,), self._events, step=timedelta(seconds=self.trace.step_s))
         except ForecastInputError:
             return None  # a stretch it refuses (all unknown) is a stretch without a forecast
 
-    def _correct(self, origin: int, result: Forecast | None) -> None:
-        if result is None:
+    def _correct(self, origin: int) -> None:
+        """Correct the newest refit by what came after it, for each step until the next calibration."""
+        if self._result is None:
             return
-        last = min(origin + self._refit_steps, len(self.trace.qps))
+        fitted, result = self._result
+        last = min(origin + self._steps, len(self.trace.qps))
         ahead, recent = self.lead_steps + 1, max(2, RECENT_S // self.trace.step_s)
+        if last - fitted + self.lead_steps > len(result.median):
+            return  # it no longer reaches so far
         places = np.arange(origin, last)
-        offset = places - origin
-        coming = np.lib.stride_tricks.sliding_window_view(result.median, ahead)[offset]
+        coming = np.lib.stride_tricks.sliding_window_view(result.median, ahead)[places - fitted]
         seen, said = np.full((len(places), recent), np.nan), np.full((len(places), recent), np.nan)
         for row, place in enumerate(range(origin, last)):
-            count = min(recent, place - origin)
+            count = min(recent, place - fitted)
             if count:
                 seen[row, recent - count :] = self.trace.qps[place - count : place]
-                said[row, recent - count :] = result.median[place - origin - count : place - origin]
+                said[row, recent - count :] = result.median[place - fitted - count : place - fitted]
         corrected = nowcast(
             coming[:, :, None],
             seen,

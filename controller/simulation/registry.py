@@ -11,7 +11,7 @@ from controller.simulation.ours import Forecrest, ForecrestReactive, Foresight
 from controller.simulation.peers import DynamoLike, Hpa, KedaCronHpa, Kpa, LastValue, Oracle, Phpa, StaticPeak
 
 TARGETS = (1.0, 0.85, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.12)
-QUANTILES = (0.9, 0.97, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9998)
+QUANTILES = (0.9, 0.97, 0.99, 0.995, 0.999, 0.9998)
 
 
 @dataclass(frozen=True, slots=True)
