@@ -143,6 +143,25 @@ def port_errors() -> Generator[None]:
         raise translated from error
 
 
+async def _connect(engine: AsyncEngine) -> AsyncConnection:
+    """Take a connection; one that was under way when the caller is cancelled is waited for and given back.
+
+    The driver would leave its socket to the garbage collector, half logged in: the server then holds a slot
+    for its authentication timeout, and whatever waits for all of its sessions waits along.
+    """
+
+    async def connect() -> AsyncConnection:
+        return await engine.connect()
+
+    connecting = asyncio.create_task(connect())
+    try:
+        return await asyncio.shield(connecting)
+    except asyncio.CancelledError:
+        with contextlib.suppress(DBAPIError, PoolTimeoutError, OSError):
+            await (await connecting).close()
+        raise
+
+
 class Session:
     """One pooled connection with one transaction."""
 
@@ -163,7 +182,7 @@ class Session:
         # A pooled connection may have died with the server; noticing that discards its contemporaries.
         for attempt in range(2):
             with port_errors():
-                connection = await engine.connect()
+                connection = await _connect(engine)
                 raw = await connection.get_raw_connection()
             driver = cast("psycopg.AsyncConnection[Any]", raw.driver_connection)
             # The server ends a statement in time; this is for a server that is frozen itself.
@@ -174,6 +193,9 @@ class Session:
                 await session.close()
                 if attempt:
                     raise
+            except BaseException:
+                await session.close()
+                raise
             else:
                 return session
         raise AssertionError("unreachable: the last attempt returns or raises")
@@ -217,4 +239,5 @@ class Session:
     async def close(self) -> None:
         """Roll back what is open and give the connection back; a dead one is simply let go."""
         with contextlib.suppress(PortError), self.limited():
-            await self._connection.close()
+            # Shielded: a task that is cancelled twice must not take the connection with it.
+            await asyncio.shield(asyncio.ensure_future(self._connection.close()))

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from controller.adapters.embedded.stack import EmbeddedStack
@@ -15,6 +16,9 @@ from controller.adapters.postgres import Limits, PostgresLeaseStore, PostgresSto
 from controller.core.resources import TrafficSample
 from controller.ports import PortError, UnavailableError
 
+_OTHER_SESSIONS = (
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+)
 MIDNIGHT = datetime(2026, 11, 11, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 FREED_PORT = "postgresql://forecrest:secret-word@127.0.0.1:1/forecrest"
@@ -161,6 +165,25 @@ async def test_a_lock_that_is_not_freed_is_an_outage_not_a_hang(database_url: st
 async def test_text_that_postgresql_cannot_hold_is_a_bad_value(postgres_store: PostgresStore) -> None:
     with pytest.raises(ValueError, match="cannot be stored"):
         await write(postgres_store, "nul \x00 inside")
+
+
+async def test_cancelling_at_any_step_leaks_no_connection(database_url: str) -> None:
+    store = PostgresStore(database_url, Limits(connection_count=2, pool_s=1))
+    await write(store, "w")
+    for steps in range(0, 200, 5):
+        task = asyncio.create_task(write(store, "w"))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+    async with store.unit_of_work() as first, store.unit_of_work() as second:
+        assert await first.traffic.span("w") == await second.traffic.span("w")
+    await store.close()
+
+    with psycopg.connect(database_url.replace("+psycopg", ""), autocommit=True) as watcher:
+        async with asyncio.timeout(30):  # well under what the server grants a login that does not go on
+            while watcher.execute(_OTHER_SESSIONS).fetchone() != (0,):
+                await asyncio.sleep(0)  # noqa: ASYNC110 - a session's end is the server's affair
 
 
 async def test_cancelling_a_waiting_call_gives_its_connection_back(database_url: str) -> None:
