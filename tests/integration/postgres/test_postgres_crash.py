@@ -182,8 +182,8 @@ async def test_cancelling_at_any_step_leaks_no_connection(database_url: str) -> 
 
     with psycopg.connect(database_url.replace("+psycopg", ""), autocommit=True) as watcher:
         async with asyncio.timeout(30):  # well under what the server grants a login that does not go on
-            while watcher.execute(_OTHER_SESSIONS).fetchone() != (0,):
-                await asyncio.sleep(0)  # noqa: ASYNC110 - a session's end is the server's affair
+            while watcher.execute(_OTHER_SESSIONS).fetchone() != (0,):  # noqa: ASYNC110 - the server's affair
+                await asyncio.sleep(0)
 
 
 async def test_cancelling_a_waiting_call_gives_its_connection_back(database_url: str) -> None:
