@@ -69,7 +69,9 @@ def run_trace(name: str, options: Options) -> tuple[dict[str, object], dict[str,
     sweeps: dict[str, list[Point]] = {}
     for policy in options.policies:
         begun = time.perf_counter()
-        sweeps[policy] = sweep(entries(foresight)[policy], trace, events, model, score_from_s=learn * 86_400)
+        sweeps[policy] = sweep(
+            entries(foresight, learn or None)[policy], trace, events, model, score_from_s=learn * 86_400
+        )
         print(f"  {name} {policy}: {time.perf_counter() - begun:.0f} s", file=sys.stderr)
     return _figures(name, trace, learn, sweeps), sweeps
 

@@ -185,8 +185,8 @@ def long_mean(demand: Floats, step_s: int) -> Floats:
 def _decayed(demand: Floats, half_life_steps: float) -> Floats:
     keep = 0.5 ** (1.0 / half_life_steps)
     known = np.isfinite(demand)
-    total = lfilter([1.0], [1.0, -keep], np.where(known, demand, 0.0))
-    weight = lfilter([1.0], [1.0, -keep], known.astype(np.float64))
+    total = np.asarray(lfilter([1.0], [1.0, -keep], np.where(known, demand, 0.0)))
+    weight = np.asarray(lfilter([1.0], [1.0, -keep], known.astype(np.float64)))
     return np.where(weight > 1e-9, total / np.maximum(weight, 1e-9), np.nan)
 
 

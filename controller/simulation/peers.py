@@ -151,15 +151,15 @@ class Kpa(_Peer):
 class KedaCronHpa(Hpa):
     """HPA beside cron floors that somebody wrote who knows the trace's usual days and its events.
 
-    The floors come from the *whole* trace: per hour, working day or weekend, the ``typical`` quantile of
-    that hour's highest need. More than an author of cron rules can know, so this favours the peer.
+    Per hour, working day or weekend, the floor is the ``typical`` quantile of that hour's highest need, over
+    the first ``known_days``; over the *whole* trace when None, which is more than an author can know.
     """
 
     name = "keda-cron+hpa"
 
-    def __init__(self, target: float = 0.7, typical: float = 0.5) -> None:
+    def __init__(self, target: float = 0.7, typical: float = 0.5, known_days: float | None = None) -> None:
         super().__init__(target)
-        self.typical = typical
+        self.typical, self.known_days = typical, known_days
         self._floors: list[int] = []
         self._step_s = 1
 
@@ -170,18 +170,20 @@ class KedaCronHpa(Hpa):
         repeat = trace.step_s // self._step_s
         need = np.ceil(np.nan_to_num(trace.qps) / self._qps)
         start = trace.start_at.timestamp()
-        times = start + np.arange(len(trace.qps)) * trace.step_s
-        days = ((times // 86_400 + 3) % 7 >= 5).astype(np.int64)  # day 0 of the epoch was a Thursday
-        hours = (times % 86_400 // 3600).astype(np.int64)
+        times = int(start) + np.arange(len(trace.qps), dtype=np.int64) * trace.step_s
+        weekend_at = ((times // 86_400 + 3) % 7 >= 5).astype(np.int64)  # day 0 of the epoch was a Thursday
+        hours = np.asarray(times % 86_400 // 3600)
+        known = times - times[0] < (np.inf if self.known_days is None else self.known_days * 86_400)
         floors = np.zeros(len(need), dtype=np.int64)
         for weekend in (0, 1):
             for hour in range(24):
-                here = (days == weekend) & (hours == hour)
-                if here.any():
-                    floors[here] = _typical(need[here], times[here] // 86_400, self.typical)
+                here = (weekend_at == weekend) & (hours == hour)
+                seen = here & known
+                if seen.any():
+                    floors[here] = _typical(need[seen], np.asarray(times[seen] // 86_400), self.typical)
         for category in {event.category for event in events}:
             spans = [_span(event, trace) for event in events if event.category == category]
-            peaks = [need[low:high].max() for low, high in spans if high > low]
+            peaks = [need[low:high].max() for low, high in spans if high > low and known[high - 1]]
             for low, high in spans:
                 if peaks:
                     floors[low:high] = np.maximum(floors[low:high], int(np.quantile(peaks, self.typical)))
@@ -309,7 +311,8 @@ class DynamoLike(_Peer):
         design = np.column_stack((np.ones(len(rows)), rows[:, :-1]))
         ridge = 1e-3 * max(float(loads.var()), 1e-12) * len(rows) * np.eye(self.lags + 1)
         ridge[0, 0] = 0.0
-        return np.asarray(np.linalg.lstsq(design.T @ design + ridge, design.T @ rows[:, -1], rcond=None)[0])
+        solved = np.linalg.lstsq(design.T @ design + ridge, design.T @ rows[:, -1], rcond=None)[0]
+        return np.asarray(solved, dtype=np.float64)
 
 
 class Oracle(_Peer):
@@ -358,7 +361,7 @@ def ahead_max(values: Ints, ahead: int) -> Ints:
     return np.asarray(np.maximum(padded[: len(values)], padded[rest : rest + len(values)]))
 
 
-def _typical(need: Floats, days: Floats, quantile: float) -> int:
+def _typical(need: Floats, days: Ints, quantile: float) -> int:
     highest = [need[days == day].max() for day in np.unique(days)]
     return ceil(float(np.quantile(highest, quantile)))
 

@@ -23,8 +23,12 @@ class Entry:
     reactive: bool  # a reactive or scheduled peer, which the comparison is made against
 
 
-def entries(foresight: Foresight | None = None) -> dict[str, Entry]:
-    """Return every policy. ``foresight`` lets several runs on one trace share the forecasting work."""
+def entries(foresight: Foresight | None = None, known_days: float | None = None) -> dict[str, Entry]:
+    """Return every policy.
+
+    ``foresight`` lets several runs on one trace share the forecasting work; ``known_days`` is what whoever
+    wrote the cron rules had seen of the trace.
+    """
     return {
         "forecrest": Entry(
             lambda knob: (
@@ -41,7 +45,13 @@ def entries(foresight: Foresight | None = None) -> dict[str, Entry]:
         "hpa": Entry(lambda knob: Hpa() if knob is None else Hpa(knob), TARGETS, reactive=True),
         "kpa": Entry(lambda knob: Kpa() if knob is None else Kpa(knob), TARGETS, reactive=True),
         "keda-cron+hpa": Entry(
-            lambda knob: KedaCronHpa() if knob is None else KedaCronHpa(knob), TARGETS, reactive=True
+            lambda knob: (
+                KedaCronHpa(known_days=known_days)
+                if knob is None
+                else KedaCronHpa(knob, known_days=known_days)
+            ),
+            TARGETS,
+            reactive=True,
         ),
         "phpa": Entry(lambda knob: Phpa() if knob is None else Phpa(knob), TARGETS, reactive=False),
         "dynamo-like": Entry(
