@@ -138,12 +138,6 @@ class Feed:
 
     # ------------------------------------------------------------ reading
 
-    async def run(self) -> None:
-        """Read for the watchers until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._listen(), name="feed-signals")
-            group.create_task(self._poll(), name="feed-reader")
-
     def stop(self) -> None:
         """End every stream with StoppingError."""
         self._stopping = True
@@ -151,16 +145,20 @@ class Feed:
             _end(queue)
         self._advance()
 
-    async def _listen(self) -> None:
+    async def listen(self) -> None:
+        """Wake the reader at every change signal, until cancelled."""
         while True:
             try:
                 async for _ in self._deps.signals.subscribe(CHANGES):
                     self._wake.set()
             except PortError as error:
                 log.warning("no change signals, watchers poll: %s", error)
+            except Exception:  # watchers still poll; what it was is in the log
+                log.exception("listening for change signals failed")
             await self._deps.pace.sleep(self._limits.poll_period_s)
 
-    async def _poll(self) -> None:
+    async def read(self) -> None:
+        """Read for the watchers at every signal or poll period, until cancelled."""
         while True:
             await self._wait()
             if not self._queues:

@@ -8,6 +8,7 @@ loopback as long as there is no authentication. Called by the composition root.
 import asyncio
 import ipaddress
 import logging
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +45,9 @@ log = logging.getLogger(__name__)
 
 # Defined under a version check that type checkers do not follow.
 _HealthServicer: Any = health.aio.HealthServicer  # pyright: ignore[reportAttributeAccessIssue]
+
+# Stopping must end: a task that outlives this many cancellations, a second apart, is left and logged.
+CANCELLATIONS_MAX = 5
 
 SERVICES = tuple(
     service.full_name
@@ -82,14 +86,24 @@ class RunningServer:
         """Say NOT_SERVING, end the streams, give calls in flight ``grace_s`` seconds, close. Safe to repeat."""
         await self._health.enter_graceful_shutdown()
         self._feed.stop()
-        for task in self._tasks:
-            task.cancel()
         await self._server.stop(grace_s)
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await _end(self._tasks)
 
     async def wait(self) -> None:
         """Return when the server has stopped."""
         await self._server.wait_for_termination()
+
+
+async def _end(tasks: Collection[asyncio.Task[None]]) -> None:
+    """Cancel until every task has ended: a library in the middle of connecting may swallow one cancellation."""
+    left = set(tasks)
+    for _ in range(CANCELLATIONS_MAX):
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=1.0)
+        if not left:
+            return
+    log.error("still running after stop: %s", sorted(task.get_name() for task in left))
 
 
 def check_bind(bind: str) -> str:
@@ -150,7 +164,8 @@ async def serve(deps: ApiDependencies, bind: str = "127.0.0.1:7443") -> RunningS
     await _probe(deps, servicer)
     await server.start()
     tasks = (
-        asyncio.create_task(feed.run(), name="watch-feed"),
+        asyncio.create_task(feed.listen(), name="watch-signals"),
+        asyncio.create_task(feed.read(), name="watch-reader"),
         asyncio.create_task(_watch_health(deps, servicer), name="health"),
     )
     return RunningServer(host, port, server, servicer, feed, tasks)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 import grpc
+import psycopg
 import pytest
 from forecrest.v1 import (
     control_pb2,
@@ -20,6 +21,8 @@ from forecrest.v1 import (
     workload_pb2,
     workload_service_pb2,
 )
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from sqlalchemy.engine import make_url
 
 from controller.adapters.clock import SystemClock
 from controller.adapters.forecaster import FitForecaster
@@ -343,3 +346,17 @@ async def test_a_filter_with_text_the_database_cannot_hold_is_refused(client: Cl
         await client.events.ListEvents(event_service_pb2.ListEventsRequest(category="a\x00b"))
 
     assert [field for field, _ in explain(caught.value).violations] == ["category"]
+
+
+async def test_a_schema_of_another_release_is_not_served(
+    postgres_store: PostgresStore, database_url: str, signals: RedisSignalCache
+) -> None:
+    address = make_url(database_url).set(drivername="postgresql").render_as_string(hide_password=False)
+    async with await psycopg.AsyncConnection.connect(address, autocommit=True) as connection:
+        await connection.execute("UPDATE alembic_version SET version_num = 'another'")
+    server = await serve(ApiDependencies(postgres_store, signals, SystemClock()), "127.0.0.1:0")
+    async with grpc.aio.insecure_channel(server.target) as channel:
+        response = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
+    await server.stop(grace_s=0)
+
+    assert response.status == health_pb2.HealthCheckResponse.NOT_SERVING
