@@ -12,6 +12,7 @@ import platform
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 from controller.actuators.dry_run import DryRunActuator
@@ -30,6 +31,7 @@ from controller.loop.observe import Observer
 from controller.loop.runner import Runner
 from controller.ports import LEADER_LEASE, Actuator, Clock, DemandMeterPort, SignalCache, Store
 from controller.settings import Settings
+from controller.usecases.preview_event import PreviewSettings
 
 # Live signals outlive a few missed scrapes, no more: the core judges their age besides.
 SIGNAL_TTL_PERIODS = 30
@@ -107,7 +109,11 @@ async def open_runtime(
             duration=settings.lease_duration,
         )
         runner = Runner(leadership, control, observer, forecasting, clock, settings)
-        deps = ApiDependencies(store, cache, clock, forecaster=forecaster, actuator=actuator)
+        preview = PreviewSettings(
+            history=timedelta(seconds=settings.history_window_s),
+            horizon=timedelta(seconds=settings.forecast_horizon_s),
+        )
+        deps = ApiDependencies(store, cache, clock, forecaster=forecaster, actuator=actuator, preview=preview)
         api = await serve(deps, settings.bind)
         stack.push_async_callback(api.stop)
         _announce(settings.data_dir, api, stack)
