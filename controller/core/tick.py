@@ -304,7 +304,8 @@ def _contracts(
             before.get(event.id),
             wanted=pool.in_mix(floor.replicas),
             replicas=inp.replicas,
-            demand_need=demand.need_up,
+            # An event that the minimum covers anyway holds nothing that fizzling could let go.
+            demand_need=demand.need_up if floor.replicas > inp.workload.min_replicas else None,
             lead=inp.lead,
             policy=inp.workload.policy,
             now=now,

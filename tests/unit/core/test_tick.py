@@ -554,6 +554,23 @@ def test_a_fizzled_event_decays_to_the_need_and_missing_data_stops_the_decay() -
     assert any("fizzled: its floor of 20 has decayed to 1" in r.sentence for r in last.recommendations)
 
 
+def test_an_event_that_the_minimum_covers_does_not_fizzle() -> None:
+    fleet, pool = alone(warm=10, w=workload(min_replicas=10))
+    pool.events = (event(expected_peak_qps=250.0),)
+    effects = fleet.run(MIDNIGHT + minutes(30), toy=240.0)
+
+    assert not any(isinstance(e, RaiseAlarm) for e in effects)
+
+
+def test_an_event_is_ordered_on_the_tick_of_its_order_time() -> None:
+    fleet, pool = alone(warm=1)
+    pool.events = (event(),)
+    order_at = MIDNIGHT - seconds(105)
+    assert scalings(fleet.run(order_at, toy=50.0)) == []
+
+    assert scalings(fleet.tick(toy=50.0)) == [10]
+
+
 def test_an_event_over_the_maximum_is_limited_and_alarmed() -> None:
     state, effects = tick(
         FleetState(), given(now=MIDNIGHT, qps=50.0, events=(event(expected_peak_qps=2_900.0),)), MIDNIGHT
@@ -576,6 +593,9 @@ def test_a_maximum_raised_for_an_event_is_said_and_restored_after_it() -> None:
     pool.events = (event(expected_peak_qps=2_900.0, max_replicas_override=35),)
     fleet.run(MIDNIGHT + minutes(1), toy=350.0)
     assert fleet.desired() == 30
+
+    over = decide(pool.seen(fleet.now, 9_900.0), fleet.now, fleet.state)
+    assert "max_replicas is 35, raised from 20 for an event; 100 were wanted" in over.sentence
 
     fleet.run(MIDNIGHT + HOUR + minutes(6), toy=2_900.0)
     assert fleet.desired() == 20
