@@ -25,7 +25,7 @@ Invariants, checked after every tick with the core's own inputs and outputs:
 15. Plans are dated sensibly: order <= need <= end, and what a limit cut is reported.
 16. Every record is finite, and says why in words.
 17. Quota pools are never exceeded by growth.
-18. The world heals: in calm, with no operator's word against it, the present load is served warm.
+18. The world heals: in calm, the present load is served warm and no broken replica is left.
 
 Called by tests and by ``python -m controller.simulation.faults --seeds A:B``; a failing seed prints how to
 run it again.
@@ -80,6 +80,7 @@ from controller.core.types import (
 START = datetime(2026, 3, 1, tzinfo=UTC)
 FAULT_TICKS = 70
 CALM_TICKS = 70
+HEAL_GRACE = timedelta(minutes=3)
 DEEP_EVERY = 12  # ticks between the checks that run the core again
 STAGES = ((0.2, Stage.SCHEDULED), (0.8, Stage.LOADED), (0.95, Stage.WARMED), (1.0, Stage.VERIFIED))
 
@@ -756,11 +757,20 @@ def _check_healed(world: World) -> None:
         if w.mode is not Mode.SCALE or w.quota_pool is not None:
             continue
         need = min(required_replicas(world.demand_qps(name), w.profile, w.slo), w.max_replicas)
-        warm = sum(r.observed(world.now_s, world.clock).warm for r in pool.replicas)
+        seen = [r.observed(world.now_s, world.clock) for r in pool.replicas]
+        warm = sum(r.warm for r in seen)
         if warm < need:
             raise world.broken(
                 18, f"{name}: {warm} of {need} replicas are warm after {CALM_TICKS} calm ticks"
             )
+        overdue = w.policy.order_timeout + HEAL_GRACE
+        stuck = [
+            r.id
+            for r in seen
+            if r.stage is Stage.FAILED or (r.in_flight and world.now - r.ordered_at > overdue)
+        ]
+        if stuck:
+            raise world.broken(18, f"{name}: {stuck} are still broken after {CALM_TICKS} calm ticks")
 
 
 def run_seed(seed: int) -> World:

@@ -17,7 +17,7 @@ from controller.simulation.trace import Trace, TraceEvent
 
 SHARE_MIN = 1e-6  # below it, shares are noise of the queueing model
 # A sweep goes on towards more safety until a point lies below this share.
-ENOUGH_SHARE = 5e-5
+ENOUGH_SHARE = 1e-4
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,11 +193,15 @@ class Forecrest:
     period_s = 60
 
     def __init__(
-        self, quantile: float = 0.999, policy: Policy | None = None, foresight: Foresight | None = None
+        self,
+        quantile: float = 0.999,
+        policy: Policy | None = None,
+        foresight: Foresight | None = None,
+        min_replicas: int = 0,
     ) -> None:
         if not 0 < quantile < 1:
             raise ValueError(f"quantile: {quantile} lies outside (0, 1).")
-        self.quantile = quantile
+        self.quantile, self.min_replicas = quantile, min_replicas
         self._policy, self._given = policy or Policy(), foresight
         self._foresight: Foresight | None = None
         self._state = FleetState()
@@ -214,7 +218,8 @@ class Forecrest:
             model.cold_start_s * spread,
             per_extra_replica_s=model.cold_start_s * spread * model.batch_slowdown,
         )
-        self._workload = workload_for(model, self._policy, self.quantile)
+        workload = workload_for(model, self._policy, self.quantile)
+        self._workload = replace(workload, min_replicas=max(self.min_replicas, workload.min_replicas))
         self._state = FleetState()
         self._replicas = {}
         self._trace = trace

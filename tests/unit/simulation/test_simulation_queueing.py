@@ -33,6 +33,10 @@ def test_a_limit_is_the_highest_demand_within_the_share() -> None:
     assert at_limit <= 1e-3 < just_over
 
 
+def test_the_documented_example_holds() -> None:
+    assert demand_limits(QUEUE, 3, 1e-3)[3] == pytest.approx(286.4, abs=0.05)
+
+
 def test_unknown_demand_needs_nothing_and_more_demand_never_less() -> None:
     counts = replicas_for(QUEUE, np.array([np.nan, 0.0, 1.0, 99.0, 250.0, 3900.0]))
 

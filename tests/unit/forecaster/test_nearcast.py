@@ -1,0 +1,164 @@
+"""Near quantiles: calibrated, monotone, causal, honest about short history."""
+
+import numpy as np
+import pytest
+
+from forecaster import ForecastInputError
+from forecaster.nearcast import Nearcast, Newest, calibrate, long_mean, short_mean
+from forecaster.types import Floats
+
+LEVELS = (0.9, 0.99, 0.999)
+DAY = 1440
+LEAD = 5
+
+
+def _wave(days: float, noise: float = 0.05, seed: int = 1) -> Floats:
+    minutes = np.arange(round(days * DAY))
+    rng = np.random.default_rng(seed)
+    wave = 1000 + 700 * np.sin(2 * np.pi * minutes / DAY)
+    return np.asarray(wave * rng.normal(1.0, noise, len(minutes)))
+
+
+def _calibrated(demand: Floats, valid: int = 60) -> Nearcast:
+    made = calibrate(demand, None, step_s=60, lead_steps=LEAD, levels=LEVELS, valid_steps=valid)
+    assert made is not None
+    return made
+
+
+def _now(demand: Floats) -> Newest:
+    return Newest(
+        float(demand[-1]),
+        float(short_mean(demand, 60)[-1]),
+        float(long_mean(demand, 60)[-1]),
+        float("nan"),
+    )
+
+
+def test_less_than_an_hour_says_nothing() -> None:
+    assert calibrate(_wave(0.03), None, step_s=60, lead_steps=LEAD, levels=LEVELS, valid_steps=60) is None
+
+
+def test_silence_says_nothing() -> None:
+    silent = np.zeros(3 * DAY)
+
+    assert calibrate(silent, None, step_s=60, lead_steps=LEAD, levels=LEVELS, valid_steps=60) is None
+
+
+@pytest.mark.parametrize("days", [0.1, 1.0, 3.0, 8.0])
+def test_quantiles_are_finite_and_monotone(days: float) -> None:
+    demand = _wave(days)
+
+    values = _calibrated(demand).quantiles(0, _now(demand))
+
+    assert bool(np.isfinite(values).all())
+    assert bool((values >= 0).all())
+    assert values.tolist() == sorted(values.tolist())
+
+
+def test_coverage_is_what_the_level_says() -> None:
+    demand = _wave(10.0)
+    covered, total = 0, 0
+    for origin in range(6 * DAY, 10 * DAY - 60 - LEAD, 173):
+        fit = _calibrated(demand[:origin])
+        for age in (0, 17, 43):
+            now = origin + age
+            bound = fit.quantiles(age, _now(demand[:now]))[1]
+            covered += bool(demand[now : now + LEAD + 1].max() <= bound)
+            total += 1
+
+    # 99 % of the highest demands; 100 windows overlap in the record, so allow a little.
+    assert covered / total >= 0.95
+
+
+def test_a_jump_at_the_same_time_on_earlier_days_is_expected() -> None:
+    demand = _wave(6.0, noise=0.02)
+    at_nine = (np.arange(len(demand)) % DAY) // 20 == 27
+    demand[at_nine] *= 3.0
+    origin = 5 * DAY + 540 - 4  # four minutes before nine o'clock
+
+    before = _calibrated(demand[:origin]).quantiles(0, _now(demand[:origin]))
+    early = 5 * DAY + 480
+    calm = _calibrated(demand[:early]).quantiles(0, _now(demand[:early]))
+
+    assert before[1] > 0.9 * demand[origin : origin + LEAD + 1].max()
+    assert calm[1] < 1.5 * demand[early : early + LEAD + 1].max()
+
+
+def test_the_future_changes_nothing() -> None:
+    demand = _wave(4.0)
+    origin = 3 * DAY
+    changed = demand.copy()
+    changed[origin:] *= 10
+
+    one = _calibrated(demand[:origin]).quantiles(3, _now(demand[: origin + 3]))
+    other = _calibrated(changed[:origin]).quantiles(3, _now(demand[: origin + 3]))
+
+    assert one.tolist() == other.tolist()
+
+
+def test_rows_are_the_same_quantiles_one_by_one() -> None:
+    demand = _wave(4.0)
+    origin = 3 * DAY
+    fit = _calibrated(demand[:origin])
+    known = [_now(demand[: origin + age]) for age in range(10)]
+    newest = np.array([[n.last, n.short, n.long, n.expected] for n in known]).T
+
+    rows = fit.rows(newest)
+
+    for age, now in enumerate(known):
+        np.testing.assert_allclose(fit.quantiles(age, now), rows[age])
+
+
+def test_gaps_are_skipped_and_a_forecast_is_used_where_it_is_better() -> None:
+    demand = _wave(5.0, noise=0.01)
+    holes = demand.copy()
+    holes[2 * DAY : 2 * DAY + 300] = np.nan
+    rising = np.array([demand[i : i + LEAD + 1].max() for i in range(len(demand))])
+    expected = np.concatenate((np.full(DAY, np.nan), rising[DAY:]))
+
+    blind = _calibrated(holes)
+    told = calibrate(holes, expected, step_s=60, lead_steps=LEAD, levels=LEVELS, valid_steps=60)
+
+    assert told is not None
+    now = _now(holes)
+    knowing = Newest(now.last, now.short, now.long, float(rising[-1]))
+    assert told.quantiles(0, knowing)[2] < blind.quantiles(0, now)[2]
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"levels": (0.9, 0.5)}, "levels"),
+        ({"levels": ()}, "levels"),
+        ({"levels": (0.5, 1.0)}, "levels"),
+        ({"lead_steps": 0}, "step_s"),
+        ({"valid_steps": 0}, "step_s"),
+        ({"expected": np.zeros(3)}, "demand"),
+    ],
+)
+def test_impossible_arguments_are_named(change: dict[str, object], field: str) -> None:
+    arguments: dict[str, object] = {
+        "expected": None,
+        "step_s": 60,
+        "lead_steps": LEAD,
+        "levels": LEVELS,
+        "valid_steps": 60,
+        **change,
+    }
+
+    with pytest.raises(ForecastInputError) as caught:
+        calibrate(_wave(1.0), **arguments)  # type: ignore[arg-type]
+
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize("step_s", [300, 3600])
+def test_coarser_steps_work(step_s: int) -> None:
+    day = 86_400 // step_s
+    demand = 100 + 50 * np.sin(2 * np.pi * np.arange(10 * day) / day)
+
+    made = calibrate(demand, None, step_s=step_s, lead_steps=1, levels=LEVELS, valid_steps=12)
+
+    assert made is not None
+    newest = Newest(float(demand[-1]), float(demand[-1]), float(demand[-1]), float("nan"))
+    assert 0.8 * demand[0] < made.quantiles(0, newest)[0] < 2 * demand.max()
