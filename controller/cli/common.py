@@ -33,7 +33,8 @@ DEFAULT_ADDRESS = "127.0.0.1:7443"
 DATA_DIR = Path(".forecrest")
 # The demo keeps its own folder below, so that its clock never meets real data.
 STATE_FILES = (DATA_DIR / "runtime.json", DATA_DIR / "demo" / "runtime.json")
-EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 2, 130, 143
+EXIT_FAILED, EXIT_USAGE = 1, 2
+EXIT_BY_SIGNAL = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 clock = SystemClock()
 
@@ -68,25 +69,26 @@ def err() -> Console:
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run a command's coroutine; SIGTERM cancels it as Ctrl-C does, so that what it started is stopped."""
+    """Run a command's coroutine; Ctrl-C and SIGTERM cancel it, so that what it started is stopped."""
 
     async def supervised() -> T:
         task = asyncio.current_task()
         assert task is not None
-        terminated = False
+        ended_by: list[signal.Signals] = []
 
-        def terminate() -> None:
-            nonlocal terminated
-            terminated = True
+        def end(number: signal.Signals) -> None:
+            ended_by.append(number)
             task.cancel()
 
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)
+        # Not left to Python: a shell starts background jobs with SIGINT ignored.
+        for number in EXIT_BY_SIGNAL:
+            asyncio.get_running_loop().add_signal_handler(number, end, number)
         try:
             return await main
         except asyncio.CancelledError:
-            if terminated:
-                raise SystemExit(EXIT_TERMINATED) from None
-            raise
+            if not ended_by:
+                raise
+            raise SystemExit(EXIT_BY_SIGNAL[ended_by[0]]) from None
         except grpc.aio.AioRpcError as error:
             raise CliError(_refusal(error)) from None
 

@@ -10,13 +10,15 @@ import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import grpc
 import typer
 
 from controller.cli.common import AsJson, CliError, find_address, out, print_json, run, table
-from controller.settings import Settings
+
+if TYPE_CHECKING:
+    from controller.settings import Settings
 
 DISK_FREE_MIN_BYTES = 2 * 1024**3
 PROBE_TIMEOUT_S = 5.0
@@ -69,7 +71,7 @@ def _print(findings: list[Finding]) -> None:
     out().print(shown)
 
 
-async def _examine(settings: Settings) -> list[Finding]:
+async def _examine(settings: "Settings") -> list[Finding]:
     checks: list[tuple[str, Callable[[], Awaitable[list[Finding]]]]] = [
         ("machine", lambda: asyncio.to_thread(_machine, settings)),
         ("packages", lambda: asyncio.to_thread(_packages)),
@@ -88,7 +90,7 @@ async def _examine(settings: Settings) -> list[Finding]:
     return findings
 
 
-def _machine(settings: Settings) -> list[Finding]:
+def _machine(settings: "Settings") -> list[Finding]:
     version = platform.python_version()
     python = Finding(
         "Python",
@@ -138,7 +140,7 @@ def _triton() -> list[Finding]:
     return [Finding("Triton", ok=True, detail=str(found.server))]
 
 
-async def _controller(settings: Settings) -> list[Finding]:
+async def _controller(settings: "Settings") -> list[Finding]:
     """Ask the controller for its health, or see whether its port is free."""
     address = find_address(os.environ.get("FORECREST_ADDRESS"))
     status = await asyncio.to_thread(_health, address)
@@ -182,7 +184,7 @@ def _is_free(host: str, port: int) -> bool:
     return True
 
 
-async def _database(settings: Settings) -> list[Finding]:
+async def _database(settings: "Settings") -> list[Finding]:
     from controller.adapters.embedded import running_urls  # noqa: PLC0415 - only needed here
     from controller.adapters.postgres import PostgresStore  # noqa: PLC0415 - slow to import
     from controller.ports import PortError  # noqa: PLC0415
@@ -208,7 +210,7 @@ async def _database(settings: Settings) -> list[Finding]:
     return [Finding("database", ok=True, detail="reachable, schema current")]
 
 
-async def _redis(settings: Settings) -> list[Finding]:
+async def _redis(settings: "Settings") -> list[Finding]:
     from redis.asyncio import Redis  # noqa: PLC0415 - only needed here
     from redis.exceptions import RedisError  # noqa: PLC0415
 

@@ -1,5 +1,6 @@
-"""``forecrest demo``, ``simulate`` and ``backtest``: what needs no running controller."""
+"""``forecrest demo`` and ``simulate``: what brings its own world along."""
 
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ import typer
 
 from controller.cli.common import CliError, out, run
 
-# These two have their own full option lists and help; theirs is passed through untouched.
+# The simulator has its own full option list and help, which is passed through untouched.
 PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 
@@ -57,21 +58,16 @@ def demo(
         raise CliError(str(error)) from error
 
 
-def simulate(context: typer.Context) -> int:
+def simulate(context: typer.Context) -> None:
     """Replay a traffic trace through the production decision core and its peers, on a virtual clock.
 
     Example: `forecrest simulate --trace requests.csv.gz --policy forecrest --policy hpa --json`
     """
-    return _module("controller.simulation", context.args)
+    _module("controller.simulation", context.args)
 
 
-def backtest(context: typer.Context) -> int:
-    """Score the forecaster on your own history, fold by fold, against seasonal naive.
-
-    Example: `forecrest backtest requests.csv.gz`
-    """
-    return _module("forecaster.backtest", context.args)
-
-
-def _module(name: str, arguments: list[str]) -> int:
-    return subprocess.run([sys.executable, "-m", name, *arguments], check=False).returncode  # noqa: S603 - our own module
+def _module(name: str, arguments: list[str]) -> None:
+    if importlib.util.find_spec(name) is None:
+        raise CliError(f"{name} is not part of this installation.")
+    done = subprocess.run([sys.executable, "-m", name, *arguments], check=False)  # noqa: S603 - our own module
+    raise typer.Exit(done.returncode)

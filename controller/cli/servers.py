@@ -3,20 +3,24 @@
 import asyncio
 import logging
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from pydantic import ValidationError
 
 from controller.cli.common import EXIT_USAGE, CliError, err, out, run
-from controller.settings import Settings
+
+if TYPE_CHECKING:
+    from controller.settings import Settings
 
 DataDir = Annotated[Path, typer.Option(help="Folder of the embedded servers' data.")]
 Bind = Annotated[str | None, typer.Option(help="host:port of the gRPC API; port 0 picks a free one.")]
 
 
-def read_settings(**given: object) -> Settings:
+def read_settings(**given: object) -> "Settings":
     """Read settings from the environment, with what the command line gave on top; name what is wrong."""
+    from controller.settings import Settings  # noqa: PLC0415 - half of what most commands would load
+
     try:
         return Settings.model_validate(
             Settings().model_dump() | {name: value for name, value in given.items() if value is not None}
@@ -67,7 +71,7 @@ def serve(bind: Bind = None) -> None:
     run(_serve(settings, "your PostgreSQL and Redis"))
 
 
-async def _serve(settings: Settings, where: str) -> None:
+async def _serve(settings: "Settings", where: str) -> None:
     # Imported late: the composition root pulls in every adapter, and most commands need none.
     from controller.adapters.embedded import EmbeddedError  # noqa: PLC0415
     from controller.api.server import BindError  # noqa: PLC0415

@@ -12,6 +12,7 @@ from forecrest.v1 import (
     forecast_pb2,
     forecast_service_pb2,
     telemetry_service_pb2,
+    workload_service_pb2,
 )
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -194,6 +195,8 @@ async def _import(samples: Sequence[TrafficSample], address: str | None) -> int:
     written = 0
     columns = (TextColumn("importing"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     async with connected(address) as client:
+        # Asked first: the refusal of ten thousand samples would name every one of them.
+        await client.workloads.GetWorkload(workload_service_pb2.GetWorkloadRequest(name=samples[0].workload))
         with Progress(*columns, console=err(), transient=True) as progress:
             bar = progress.add_task("import", total=len(samples))
             for first in range(0, len(samples), IMPORT_BATCH):

@@ -1,0 +1,49 @@
+"""The commands put together, and how each of them ends."""
+
+import sys
+
+import typer
+
+from controller.cli import backtest, decisions, doctor, events, offline, servers, traffic, workloads
+from controller.cli.common import CliError, err
+from controller.history import HistoryFileError
+
+app = typer.Typer(
+    name="forecrest",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
+    help="Predictive autoscaling for NVIDIA Triton: replicas warm before the traffic arrives.",
+)
+
+for command in (servers.up, servers.serve, servers.migrate, doctor.doctor, offline.demo):
+    app.command(rich_help_panel="Run")(command)
+app.add_typer(events.app, name="events", rich_help_panel="Use")
+app.add_typer(workloads.app, name="workloads", rich_help_panel="Use")
+app.add_typer(decisions.app, name="decisions", rich_help_panel="Use")
+app.command(rich_help_panel="Use")(traffic.forecast)
+app.add_typer(traffic.history, name="history", rich_help_panel="Use")
+app.command(rich_help_panel="Study", context_settings=offline.PASS_THROUGH)(offline.simulate)
+app.command(rich_help_panel="Study")(backtest.backtest)
+
+
+def run_command(arguments: list[str]) -> int:
+    """Run one command and return its exit code; errors are on standard error by then."""
+    try:
+        app(arguments, prog_name="forecrest")
+    except SystemExit as end:  # how typer ends every command, wrong usage and Ctrl-C included
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except (CliError, HistoryFileError) as error:
+        err().print(f"[bold red]Error[/]: {_plain(str(error))}")
+        return error.code if isinstance(error, CliError) else 1
+    except BrokenPipeError:
+        # The reader of our output (head, less) is gone, which is no failure; nothing more can be written.
+        sys.stderr.close()
+    return 0
+
+
+def _plain(text: str) -> str:
+    # Brackets in a message are the user's own text, never markup.
+    return text.replace("[", r"\[")
