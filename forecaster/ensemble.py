@@ -21,8 +21,8 @@ from forecaster.series import Grid
 from forecaster.transform import Transform
 from forecaster.types import Bools, Components, Event, Floats
 
-# Two views of the same history: nearly multiplicative, and additive below the mean.
-OFFSETS = (0.03, 1.0)
+# Two views of the same history: errors grow with demand, or they do not.
+OFFSETS = (0.06, 10.0)
 NAMES = ("multiplicative", "additive")
 # Weights fall with this power of a member's loss: 6 % worse is half as heavy.
 POWER = 12.0
@@ -35,6 +35,8 @@ GROWTH_MAX = 2.0
 BLIND_SPREAD = 0.5
 # Share of zeros from which regularly closed hours are looked for.
 IDLE_MIN = 0.03
+# With more history than this, training starts after the first whole week.
+WEEKS_AFTER_DAYS = 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,7 @@ def _nothing(horizon: int, level_count: int, grid: Grid) -> Prediction:
 
 def _warmup(n: int, day: int) -> int:
     """Return how many steps must lie before a training origin, so that its features exist."""
-    if n > 9 * day:
+    if n > WEEKS_AFTER_DAYS * day:
         return 7 * day + 1
     if n > 3 * day:
         return day + 1

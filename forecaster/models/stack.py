@@ -27,6 +27,8 @@ RECENCY_STEPS_MIN = 200
 RIDGE = 0.001
 RIDGE_LONG = 0.12
 RIDGE_FEW = 0.3
+WEEKLESS = 0.12
+HULL_MARGIN = 1.0
 # Rows of one event are one observation, however many they are.
 RIDGE_EVENT = 4.0
 ROW_COUNT_MIN = 12
@@ -210,6 +212,10 @@ def fit_band(c: Context, p: Plan) -> Band | None:
         p.weight.ravel()[rows],
         target.ravel()[rows],
     )
+    # While weeks are few, days before the first whole week teach too, but less: they know no weekdays.
+    whole = p.origins >= 7 * s.day + first_seen(s)
+    if whole.any():
+        weight = weight * np.repeat(np.where(whole, 1.0, WEEKLESS), len(p.picks))[rows]
     # Errors are scored in demand, where a step at the daily peak weighs more than one at night.
     importance = weight * np.exp(np.clip(usual - _median(usual), -3.0, 3.0))
     edges = np.searchsorted(rows, np.arange(BLOCK_COUNT + 1) * len(p.origins) // BLOCK_COUNT * len(p.picks))
@@ -230,7 +236,9 @@ def fit_band(c: Context, p: Plan) -> Band | None:
     g_now = log_scale_features(c, last, p.steps, floor)
     newest = slice(FIRST_LEVEL, FIRST_LEVEL + len(c.levels))
     closed = closed_at(s, p.origins, p.picks).ravel()[rows]
-    offset = _within(x_now[0] @ beta, x_now[0, :, 1 : FIRST_LEVEL + len(c.levels)], 2.0 * _median(size))
+    offset = _within(
+        x_now[0] @ beta, x_now[0, :, 1 : FIRST_LEVEL + len(c.levels)], HULL_MARGIN * _median(size)
+    )
     return Band(
         location=anchor_now[0] + offset,
         pull=x_now[0, :, newest] @ beta[newest],
@@ -258,6 +266,11 @@ def _within(offset: Floats, views: Floats, margin: float) -> Floats:
     low = np.minimum(views.min(axis=1), 0.0) - margin
     high = np.maximum(views.max(axis=1), 0.0) + margin
     return np.clip(offset, low, high)
+
+
+def first_seen(s: Seasons) -> int:
+    """Return the first position with an observation."""
+    return int(np.argmax(np.isfinite(s.raw)))
 
 
 def _rows(x: Floats, rows: np.ndarray) -> Floats:
