@@ -27,6 +27,7 @@ from controller.core.types import (
     DemandObservation,
     Event,
     ForecastBand,
+    NearDemand,
     Override,
     Replica,
     Trust,
@@ -425,6 +426,27 @@ class DemandMeterPort(Protocol):
         ...
 
 
+class NearModel(Protocol):
+    """What one workload's demand may reach before replicas ordered now are warm. Learns; nothing outlives it."""
+
+    async def calibrate(self, minutes: Sequence[tuple[datetime, float | None]], *, lead: timedelta) -> bool:
+        """Measure anew on a history of minutes (QPS, oldest first, None unknown), for this lead time.
+
+        False when the history is too short to say anything; what was measured before is then forgotten.
+        """
+        ...
+
+    def near(
+        self, minutes: Sequence[tuple[datetime, float | None]], band: ForecastBand | None, *, trust: Trust
+    ) -> NearDemand | None:
+        """Quantiles as of the end of the newest known minute; None while nothing is measured. Cheap.
+
+        ``minutes``: the last hours, whole minutes only. Call it for every minute, also before ``calibrate``: what
+        the forecast said beforehand is remembered for the next calibration.
+        """
+        ...
+
+
 class ForecastPort(Protocol):
     """Runs the forecaster away from the event loop."""
 
@@ -443,4 +465,8 @@ class ForecastPort(Protocol):
 
     def trust(self, band: ForecastBand, observed: Sequence[tuple[datetime, float | None]]) -> Trust:
         """Judge a band by what was observed since its origin."""
+        ...
+
+    def near_model(self) -> NearModel:
+        """A model for one workload that has measured nothing yet."""
         ...

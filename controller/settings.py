@@ -37,6 +37,11 @@ class Settings(BaseSettings):
     history_retention_days: Annotated[int, Field(ge=1, le=3660)] = 400
     trust_window_s: Seconds = 6 * 3600.0
     prediction_enabled: bool = True  # False: reactive only, for comparison and as an emergency switch
+    near_enabled: bool = (
+        True  # False: the forecast alone leads within the lead time, as on a clock run faster
+    )
+    # how often near demand is measured anew on history; what was measured serves six hours
+    near_period_s: Annotated[float, Field(ge=60, le=3 * 3600)] = 3600.0
 
     lease_duration_s: Annotated[float, Field(ge=1, le=300)] = 10.0
     holder: str = ""  # "": host name and process id

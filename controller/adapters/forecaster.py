@@ -1,12 +1,13 @@
 """The forecaster behind its port: grids in, stored runs and core bands out, away from the event loop.
 
 Promises: poor history never raises, the band's state says so; the same history gives the same run id; fits
-run in a worker thread, one at a time, because numpy holds a core while it works. Refuses nothing more than
-the facade does: its input errors become a FAILED band with the sentence.
+and calibrations run in a worker thread, one at a time, because numpy holds a core while it works. Refuses
+nothing more than the facade does: its input errors become a FAILED band with the sentence.
 """
 
 import asyncio
 import hashlib
+import math
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -14,9 +15,12 @@ import numpy as np
 import pandas as pd
 
 from controller.core.resources import ForecastRun
-from controller.core.types import Event, ForecastBand, ForecastState, Trust
+from controller.core.types import Event, ForecastBand, ForecastState, NearDemand, Trust
+from controller.ports import NearModel
 from forecaster import Event as KnownEvent
-from forecaster import ForecastInputError, forecast
+from forecaster import ForecastInputError, forecast, nowcast
+from forecaster.nearcast import Nearcast, Newest, calibrate, long_mean, short_mean
+from forecaster.types import Floats
 
 LEVELS: tuple[float, ...] = (0.1, 0.5, 0.9, 0.95, 0.99)
 # Steps that must have been scored before a forecast is called proven or distrusted.
@@ -24,6 +28,25 @@ TRUST_STEPS_MIN = 12
 # Distrust: worse than yesterday's value by this factor, and misses its upper bound this often.
 PINBALL_RATIO_MAX = 1.5
 UPPER_MISS_SHARE_MAX = 0.2
+
+MINUTE = timedelta(minutes=1)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# What near demand is measured at: the upper tail, where the cost quantile of any sensible policy lies.
+NEAR_LEVELS: tuple[float, ...] = (0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9998)
+NEAR_HISTORY_MINUTES = 14 * 1440
+NEAR_VALID_MINUTES = 360
+NEAR_LEAD_MINUTES_MAX = 1440
+LEAD_MOVE_MAX = 0.2
+# How much of what the forecast said is judged: a day of it, or most of a shorter history.
+RECORD_MINUTES_MIN = 1440
+RECORD_SHARE_MIN = 0.8
+# How the newest minutes correct the forecast's median within the lead time.
+CORRECTED_BY_MINUTES = 24
+CORRECTION_GAIN = 0.9
+CORRECTION_HALF_LIFE_MINUTES = 60.0
+CORRECTION_MEMORY_MINUTES = 8.0
+
+Minutes = Sequence[tuple[datetime, float | None]]
 
 
 class FitForecaster:
@@ -49,6 +72,142 @@ class FitForecaster:
     def trust(self, band: ForecastBand, observed: Sequence[tuple[datetime, float | None]]) -> Trust:
         """Judge ``band`` by what came after its origin, against the same time a day earlier."""
         return judge(band, observed)
+
+    def near_model(self) -> NearModel:
+        """A model for one workload; its calibrations wait their turn behind the fits."""
+        return FitNearModel(self._turn)
+
+
+class FitNearModel:
+    """Quantiles of the highest demand within the lead time, measured on the workload's own minutes.
+
+    What the forecast said beforehand is kept in memory only (80 kB): after a restart its record starts anew,
+    and the forecast takes part again once a day of it has been seen; until then demand speaks for itself.
+    A DISTRUSTED forecast gives no base here either, while the quantiles go on from demand itself, which the
+    core uses whatever the trust: they are measured on the workload's record with its newest errors in it.
+    """
+
+    def __init__(self, turn: asyncio.Lock) -> None:
+        self._turn = turn
+        self._fit: Nearcast | None = None
+        self._fit_end = 0  # minute since 1970 in which the calibration's history ends
+        self._lead, self._lead_minutes = MINUTE, 1
+        self._said = _Said()
+
+    async def calibrate(self, minutes: Minutes, *, lead: timedelta) -> bool:
+        """Measure anew; False when the known history is too short."""
+        # Rounded up: minutes are stored some seconds late, and a replica late costs users.
+        lead_minutes = min(max(1, math.ceil(lead / MINUTE)), NEAR_LEAD_MINUTES_MAX)
+        known = [index for index, (_, qps) in enumerate(minutes) if qps is not None]
+        if not known:
+            self._fit = None
+            return False
+        # Unknown minutes at the end are those not stored yet.
+        seen = minutes[max(known[0], known[-1] + 1 - NEAR_HISTORY_MINUTES) : known[-1] + 1]
+        first, demand = _minute(seen[0][0]), _values(seen)
+        # What was said for a clearly other lead time looked too short or too far ahead.
+        same = abs(lead_minutes - self._lead_minutes) <= LEAD_MOVE_MAX * self._lead_minutes
+        record = self._said if same else _Said()
+        said = record.read(first, len(demand))
+        # A record of calm hours alone would look better than those that went through a whole day.
+        enough = np.isfinite(said).sum() >= min(RECORD_MINUTES_MIN, RECORD_SHARE_MIN * len(demand))
+        async with self._turn:
+            fit = await asyncio.to_thread(
+                calibrate,
+                demand,
+                said if enough else None,
+                step_s=60,
+                lead_steps=lead_minutes,
+                levels=NEAR_LEVELS,
+                valid_steps=NEAR_VALID_MINUTES,
+            )
+        # All at once, so that `near` goes on with the old calibration until the new one is there.
+        self._fit, self._fit_end, self._said = fit, first + len(demand), record
+        self._lead, self._lead_minutes = min(lead, lead_minutes * MINUTE), lead_minutes
+        return fit is not None
+
+    def near(self, minutes: Minutes, band: ForecastBand | None, *, trust: Trust) -> NearDemand | None:
+        """Quantiles as of the end of the newest known minute; None before or too long after a calibration."""
+        known = [index for index, (_, qps) in enumerate(minutes) if qps is not None]
+        if not known:
+            return None
+        demand = _values(minutes[: known[-1] + 1])
+        now = minutes[known[-1]][0] + MINUTE
+        expected = _expected(band, now, demand, self._lead_minutes)
+        self._said.put(_minute(now), expected)
+        age = _minute(now) - self._fit_end
+        fit = self._fit
+        if fit is None or age >= fit.valid_steps:
+            return None
+        newest = Newest(
+            last=float(demand[-1]),
+            short=float(short_mean(demand, 60)[-1]),
+            long=float(long_mean(demand, 60)[-1]),
+            expected=math.nan if trust is Trust.DISTRUSTED else expected,
+        )
+        qps = fit.quantiles(age, newest)
+        if not bool(np.isfinite(qps).all()):
+            return None
+        return NearDemand(now, self._lead, NEAR_LEVELS, tuple(qps.tolist()))
+
+
+class _Said:
+    """The highest forecast median within the lead time, as said at each of the last minutes; NaN where nothing was."""
+
+    def __init__(self) -> None:
+        self._ring = np.full(NEAR_HISTORY_MINUTES, np.nan, dtype=np.float32)
+        self._newest: int | None = None
+
+    def put(self, minute: int, value: float) -> None:
+        newest = minute - 1 if self._newest is None else self._newest
+        if minute <= newest - len(self._ring):
+            return
+        for skipped in range(max(newest + 1, minute - len(self._ring) + 1), minute):
+            self._ring[skipped % len(self._ring)] = np.nan
+        self._ring[minute % len(self._ring)] = value
+        self._newest = max(newest, minute)
+
+    def read(self, first: int, count: int) -> Floats:
+        """`[count]` from minute `first` on."""
+        at = np.arange(first, first + count)
+        newest = -1 if self._newest is None else self._newest
+        held = (at <= newest) & (at > newest - len(self._ring))
+        return np.where(held, self._ring[at % len(self._ring)], np.nan).astype(np.float64)
+
+
+def _expected(band: ForecastBand | None, now: datetime, demand: Floats, lead_minutes: int) -> float:
+    """Highest median from ``now`` until an order of now is warm, corrected by the newest minutes; NaN if unknown."""
+    usable = {ForecastState.READY, ForecastState.DEGRADED}
+    if band is None or not band.qps or band.state not in usable or 0.5 not in band.levels:
+        return math.nan
+    ahead = (np.arange(lead_minutes + 1) + 0.5) * 60.0
+    start_s, step_s = (band.start_at - now).total_seconds(), band.step.total_seconds()
+    if start_s > step_s or start_s + step_s * len(band.qps) < ahead[-1]:
+        return math.nan
+    middle = band.levels.index(0.5)
+    median = np.array([row[middle] for row in band.qps])
+    if not bool(np.isfinite(median).all()) or bool((median < 0).any()):
+        return math.nan
+    centre = start_s + (np.arange(len(median)) + 0.5) * step_s
+    seen = demand[-CORRECTED_BY_MINUTES:]
+    before = (np.arange(-len(seen), 0) + 0.5) * 60.0
+    corrected = nowcast(
+        np.interp(ahead, centre, median)[None, :, None],
+        seen[None, :],
+        np.where(before >= start_s, np.interp(before, centre, median), np.nan)[None, :],
+        gain=CORRECTION_GAIN,
+        half_life_steps=CORRECTION_HALF_LIFE_MINUTES,
+        memory_steps=CORRECTION_MEMORY_MINUTES,
+    )
+    return float(corrected.max())
+
+
+def _minute(at: datetime) -> int:
+    return (at - EPOCH) // MINUTE
+
+
+def _values(minutes: Minutes) -> Floats:
+    return np.array([math.nan if qps is None else qps for _, qps in minutes], dtype=np.float64)
 
 
 def _known(event: Event) -> KnownEvent:

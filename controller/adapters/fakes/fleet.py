@@ -15,12 +15,13 @@ from controller.core.types import (
     Event,
     ForecastBand,
     ForecastState,
+    NearDemand,
     Replica,
     Stage,
     Trust,
     Workload,
 )
-from controller.ports import Clock, PoolView, StaleFenceError, UnavailableError
+from controller.ports import Clock, NearModel, PoolView, StaleFenceError, UnavailableError
 
 # Seconds after the order at which a replica reaches each stage.
 STAGE_AT_S: Mapping[Stage, float] = {
@@ -136,6 +137,33 @@ class FakeDemandMeter:
 
 
 @dataclass
+class FakeNearModel:
+    """Implements `controller.ports.NearModel`: once calibrated, the last known minute at every level."""
+
+    levels: tuple[float, ...]
+    lead: timedelta | None = None
+
+    async def calibrate(self, minutes: Sequence[tuple[datetime, float | None]], *, lead: timedelta) -> bool:
+        """One known minute is enough."""
+        self.lead = lead if any(qps is not None for _, qps in minutes) else None
+        return self.lead is not None
+
+    def near(
+        self,
+        minutes: Sequence[tuple[datetime, float | None]],
+        band: ForecastBand | None,  # noqa: ARG002 - the port passes it
+        *,
+        trust: Trust,  # noqa: ARG002 - the port passes it
+    ) -> NearDemand | None:
+        """The last known minute, for the lead time calibrated for."""
+        known = [(at, qps) for at, qps in minutes if qps is not None]
+        if self.lead is None or not known:
+            return None
+        at, qps = known[-1]
+        return NearDemand(at + timedelta(minutes=1), self.lead, self.levels, (qps,) * len(self.levels))
+
+
+@dataclass
 class FakeForecaster:
     """Implements `controller.ports.ForecastPort`: the last known value for ever, at every level."""
 
@@ -174,3 +202,7 @@ class FakeForecaster:
     ) -> Trust:
         """What a test decided."""
         return self.trusted
+
+    def near_model(self) -> NearModel:
+        """One that repeats the last minute."""
+        return FakeNearModel(self.levels)
