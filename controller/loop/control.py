@@ -39,6 +39,7 @@ from controller.ports import (
     NotFoundError,
     PoolView,
     PortError,
+    Retention,
     SignalCache,
     StaleFenceError,
     Store,
@@ -103,9 +104,10 @@ class Control:
         self._lead: dict[str, LeadTime] = {}
         self._measured: set[str] = set()
         self.decisions: Mapping[str, Decision] = {}  # newest per workload, for metrics
+        self.leads: Mapping[str, LeadTime] = {}  # of every workload of the newest tick
 
-    async def world(self, now: datetime) -> World:
-        """Read everything a cycle needs from the store."""
+    async def world(self, now: datetime, *, events_back: timedelta = EVENTS_BACK) -> World:
+        """Read everything a cycle needs from the store; events from ``events_back`` ago on."""
         horizon = timedelta(seconds=self._settings.forecast_horizon_s)
         async with self._store.unit_of_work() as uow:
             return World(
@@ -113,7 +115,7 @@ class Control:
                 state=FleetState(await uow.states.load()),
                 overrides=await uow.states.overrides(),
                 pause=await uow.states.pause(),
-                events=tuple(await events_between(uow, now - EVENTS_BACK, now + horizon)),
+                events=tuple(await events_between(uow, now - events_back, now + horizon)),
             )
 
     async def tick(self, token: int) -> tuple[Effect, ...]:
@@ -138,6 +140,13 @@ class Control:
         await self._announce(effects)
         return effects
 
+    async def maintain(self) -> None:
+        """Drop records past their age; traffic is kept as long as the settings say."""
+        retention = Retention(traffic=timedelta(days=self._settings.history_retention_days))
+        count = await self._store.maintain(self._clock.now(), retention)
+        if count:
+            log.info("%d records were past their age and are gone", count)
+
     async def _input(self, world: World, views: Mapping[str, PoolView], now: datetime) -> TickInput:
         names = [w.name for w in world.workloads]
         demand = await self._observer.demand(names)
@@ -148,6 +157,7 @@ class Control:
             events = events_by_workload(
                 world.events, now - timedelta(minutes=5), end_at, self._settings.occurrences_max
             )
+        self.leads = {name: self._lead.get(name) or estimate_lead_time() for name in names}
         inputs: list[WorkloadInput] = []
         for w in world.workloads:
             view = views.get(w.name)
@@ -159,9 +169,10 @@ class Control:
                     demand=demand.get(w.name),
                     forecast=self._forecasting.bands.get(w.name),
                     trust=self._forecasting.trust.get(w.name, Trust.UNPROVEN),
+                    near=self._forecasting.near.demands.get(w.name),
                     events=events.get(w.name, ()),
                     overrides=tuple(world.overrides.get(w.name, ())),
-                    lead=self._lead.get(w.name) or estimate_lead_time(),
+                    lead=self.leads[w.name],
                     competing_owner=None if view is None else view.competing_owner,
                 )
             )

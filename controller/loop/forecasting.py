@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from controller.core.types import Event, ForecastBand, Trust, Workload
+from controller.loop.near import NearForecasting
 from controller.ports import Clock, ForecastPort, Store, UnavailableError
 from controller.settings import Settings
 
@@ -16,13 +17,14 @@ log = logging.getLogger(__name__)
 
 
 class Forecasting:
-    """Forecasts and trust per workload."""
+    """Forecasts and trust per workload; ``near`` holds near demand, which has a rhythm of its own."""
 
     def __init__(self, store: Store, forecaster: ForecastPort, clock: Clock, settings: Settings) -> None:
         self._store, self._forecaster, self._clock, self._settings = store, forecaster, clock, settings
         self._due: dict[str, tuple[datetime, str]] = {}
         self.bands: dict[str, ForecastBand] = {}
         self.trust: dict[str, Trust] = {}
+        self.near = NearForecasting(store, forecaster, clock, settings)
 
     async def load(self, workloads: Sequence[Workload]) -> None:
         """Continue with stored forecasts after a start or a takeover."""

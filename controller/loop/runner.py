@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 # A failing job waits this many periods at most before its next try.
 BACKOFF_PERIODS_MAX = 8
+MAINTENANCE_PERIOD_S = 3600.0
 
 
 class Runner:
@@ -50,6 +51,10 @@ class Runner:
             # Looks often, refits only what is due: a new event gets its forecast at the next look.
             look_s = min(self._settings.forecast_period_s, max(self._settings.tick_period_s, 1.0))
             group.create_task(self._every(look_s, self.forecast), name="forecast")
+            # Jobs of their own: neither fits nor calibrations may keep a new minute from being seen.
+            group.create_task(self._every(self._settings.tick_period_s, self.near), name="near")
+            group.create_task(self._every(look_s, self.calibrate), name="calibrate")
+            group.create_task(self._every(MAINTENANCE_PERIOD_S, self.maintain), name="maintain")
 
     async def _every(self, period_s: float, job: Callable[[], Awaitable[None]]) -> None:
         failures = 0
@@ -83,15 +88,34 @@ class Runner:
         """Refit due forecasts, if this process leads."""
         if self._leadership.token is None:
             return
-        world, now = await self._world(), self._clock.now()
+        now = self._clock.now()
+        # Past events too: the forecaster learns from them, and keeps them out of the ordinary season.
+        back = timedelta(seconds=self._settings.history_window_s)
+        world = await self._control.world(now, events_back=back)
         await self._load_once(world)
         events = events_by_workload(
             world.events,
-            now - timedelta(seconds=self._settings.history_window_s),
+            now - back,
             now + timedelta(seconds=self._settings.forecast_horizon_s),
             self._settings.occurrences_max,
         )
         await self._forecasting.refresh(world.workloads, events)
+
+    async def near(self) -> None:
+        """Renew near demand of the newest tick's workloads, if this process leads."""
+        if self._leadership.token is not None:
+            forecasting = self._forecasting
+            await forecasting.near.refresh(self._control.leads, forecasting.bands, forecasting.trust)
+
+    async def calibrate(self) -> None:
+        """Measure due near demand anew, if this process leads."""
+        if self._leadership.token is not None:
+            await self._forecasting.near.calibrate(self._control.leads)
+
+    async def maintain(self) -> None:
+        """Drop records past their age, if this process leads."""
+        if self._leadership.token is not None:
+            await self._control.maintain()
 
     async def tick(self) -> None:
         """Decide and act, if this process leads."""

@@ -1,0 +1,124 @@
+"""Keep near demand per workload: what it may reach before replicas ordered now are warm, renewed every minute.
+
+Promises: one failing workload never stops the rest, and none of it stops the forecast or the tick: what is
+not renewed ages out in the core. Reads two hours per workload, and only once a new minute was stored; two
+weeks once per calibration. Whole minutes only: a partial one would read as a fall in demand. Called by the
+runner while this process leads.
+"""
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from controller.core.leadtime import LeadTime
+from controller.core.types import ForecastBand, NearDemand, Trust
+from controller.ports import Clock, ForecastPort, NearModel, Store, UnavailableError
+from controller.settings import Settings
+
+log = logging.getLogger(__name__)
+
+MINUTE = timedelta(minutes=1)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+RECENT = timedelta(hours=2)
+HISTORY = timedelta(days=14)
+# A history too short to measure is tried again this soon.
+SHORT_RETRY = timedelta(minutes=5)
+# Measured anew at once when the lead time has moved by more than this share.
+LEAD_MOVE_MAX = 0.2
+
+
+@dataclass(slots=True)
+class _Watched:
+    model: NearModel
+    seen_at: datetime | None = None  # the newest minute that `demands` knows
+    due_at: datetime | None = None
+    lead_s: float = 0.0
+
+    def is_due(self, now: datetime, lead_s: float) -> bool:
+        moved = abs(lead_s - self.lead_s) > LEAD_MOVE_MAX * self.lead_s
+        return self.due_at is None or now >= self.due_at or moved
+
+
+class NearForecasting:
+    """Near demand per workload, and the models it comes from."""
+
+    def __init__(self, store: Store, forecaster: ForecastPort, clock: Clock, settings: Settings) -> None:
+        self._store, self._forecaster, self._clock, self._settings = store, forecaster, clock, settings
+        self._watched: dict[str, _Watched] = {}
+        self.demands: dict[str, NearDemand] = {}
+
+    async def refresh(
+        self, names: Collection[str], bands: Mapping[str, ForecastBand], trust: Mapping[str, Trust]
+    ) -> None:
+        """Renew near demand of every workload that a new minute was stored for; forget those not named."""
+        if not self._enabled:
+            return
+        for gone in self._watched.keys() - set(names):
+            del self._watched[gone]
+            self.demands.pop(gone, None)
+        for name in names:
+            try:
+                await self._renew(name, bands.get(name), trust.get(name, Trust.UNPROVEN))
+            except UnavailableError as error:
+                log.warning("near demand of %s waits for the store: %s", name, error)
+            except Exception:  # a defect concerns one workload, whose near demand then ages out
+                log.exception("near demand of %s failed", name)
+
+    async def calibrate(self, leads: Mapping[str, LeadTime]) -> int:
+        """Measure anew what is due; return how many workloads were measured."""
+        made = 0
+        for name, lead in leads.items() if self._enabled else ():
+            watched, now = self._watch(name), self._clock.now()
+            if not watched.is_due(now, lead.total_p95_s):
+                continue
+            period = timedelta(seconds=self._settings.near_period_s)
+            watched.due_at, watched.lead_s = now + period, lead.total_p95_s
+            try:
+                end_at = _whole_minute(now)
+                async with self._store.unit_of_work() as uow:
+                    span = await uow.traffic.span(name)
+                    start_at = end_at if span is None else max(span[0], end_at - HISTORY)
+                    minutes = await uow.traffic.read(name, start_at, end_at)
+                if await watched.model.calibrate(minutes, lead=timedelta(seconds=lead.total_p95_s)):
+                    made += 1
+                    watched.seen_at = None  # the minute that is known already has better quantiles now
+                else:
+                    watched.due_at = now + min(period, SHORT_RETRY)
+            except UnavailableError as error:
+                watched.due_at = None
+                log.warning("calibration of %s waits for the store: %s", name, error)
+            except Exception:  # as above; tried again after a period
+                log.exception("calibration of %s failed", name)
+        return made
+
+    @property
+    def _enabled(self) -> bool:
+        return self._settings.prediction_enabled and self._settings.near_enabled
+
+    def _watch(self, name: str) -> _Watched:
+        if name not in self._watched:
+            self._watched[name] = _Watched(self._forecaster.near_model())
+        return self._watched[name]
+
+    async def _renew(self, name: str, band: ForecastBand | None, trust: Trust) -> None:
+        watched, end_at = self._watch(name), _whole_minute(self._clock.now())
+        start_at, seen_at = end_at - RECENT, watched.seen_at
+        if seen_at is not None and seen_at >= end_at - MINUTE:
+            return
+        async with self._store.unit_of_work() as uow:
+            if seen_at is not None:
+                fresh = await uow.traffic.read(name, max(start_at, seen_at + MINUTE), end_at)
+                if all(qps is None for _, qps in fresh):
+                    return
+            minutes = await uow.traffic.read(name, start_at, end_at)
+        watched.seen_at = max((at for at, qps in minutes if qps is not None), default=seen_at)
+        near = watched.model.near(minutes, band, trust=trust)
+        if near is None:
+            self.demands.pop(name, None)
+        else:
+            self.demands[name] = near
+
+
+def _whole_minute(at: datetime) -> datetime:
+    return at - (at - EPOCH) % MINUTE

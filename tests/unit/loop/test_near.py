@@ -1,0 +1,280 @@
+"""Near demand in the loop: a new minute is seen once, a partial one never, and no failure reaches the tick."""
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+import pytest
+
+from controller.adapters.fakes import FakeForecaster
+from controller.adapters.forecaster import FitForecaster
+from controller.core.leadtime import LeadTime
+from controller.core.resources import TrafficSample
+from controller.core.types import Decision, ForecastBand, NearDemand, Source, Trust, Workload
+from controller.loop.near import NearForecasting
+from controller.ports import ForecastPort, NearModel
+from controller.settings import Settings
+from tests.unit.loop.conftest import START, Fleet, Process
+
+Make = Callable[[str], Process]
+Minutes = Sequence[tuple[datetime, float | None]]
+NAME = "recommender"
+MINUTE = timedelta(minutes=1)
+LEADS = {NAME: LeadTime(60.0)}
+
+
+@dataclass
+class Listener:
+    """A model that keeps what it was given and answers with the last known minute."""
+
+    heard: list[Minutes] = field(default_factory=list[Minutes])
+    leads: list[timedelta] = field(default_factory=list[timedelta])
+    enough: bool = True
+    broken: bool = False
+
+    async def calibrate(self, minutes: Minutes, *, lead: timedelta) -> bool:
+        if self.broken:
+            raise ArithmeticError("calibration went wrong")
+        self.leads.append(lead)
+        self.heard.append(minutes)
+        return self.enough
+
+    def near(self, minutes: Minutes, band: ForecastBand | None, *, trust: Trust) -> NearDemand | None:
+        del band, trust
+        if self.broken:
+            raise ArithmeticError("near demand went wrong")
+        self.heard.append(minutes)
+        known = [(at, qps) for at, qps in minutes if qps is not None]
+        return (
+            NearDemand(known[-1][0] + MINUTE, timedelta(minutes=1), (0.9,), (known[-1][1],))
+            if known
+            else None
+        )
+
+
+@dataclass
+class Listening(FakeForecaster):
+    """Hands out the given models in order."""
+
+    models: list[Listener] = field(default_factory=lambda: [Listener()])
+
+    def near_model(self) -> NearModel:
+        return self.models.pop(0)
+
+
+def watching(fleet: Fleet, forecaster: ForecastPort, **settings: bool | float) -> NearForecasting:
+    return NearForecasting(fleet.store, forecaster, fleet.clock, Settings.model_validate(settings))
+
+
+async def store(fleet: Fleet, *qps: float, first_at: datetime = START, workload: str = NAME) -> None:
+    """Store minutes of demand from ``first_at`` on."""
+    samples = [TrafficSample(workload, first_at + i * MINUTE, v * 60.0) for i, v in enumerate(qps)]
+    async with fleet.store.unit_of_work() as uow:
+        await uow.traffic.upsert(samples)
+        await uow.commit()
+
+
+async def newest(fleet: Fleet) -> Decision:
+    async with fleet.store.unit_of_work() as uow:
+        rows, _ = await uow.decisions.list(workload=NAME)
+    return rows[0][0]
+
+
+async def test_a_minute_is_used_once_and_only_when_it_is_whole(fleet: Fleet) -> None:
+    model = Listener()
+    near = watching(fleet, Listening(models=[model]))
+    await store(fleet, 100.0, 2.0)  # the second minute has only begun
+
+    await fleet.clock.advance(65.0)
+    await near.refresh(LEADS, {}, {})
+    await near.refresh(LEADS, {}, {})
+    await fleet.clock.advance(30.0)
+    await near.refresh(LEADS, {}, {})
+
+    assert [(START, 100.0)] == [minutes[-1] for minutes in model.heard]
+    assert near.demands[NAME] == NearDemand(START + MINUTE, timedelta(minutes=1), (0.9,), (100.0,))
+
+
+async def test_a_minute_that_is_stored_late_is_seen_when_it_is_there(fleet: Fleet) -> None:
+    model = Listener()
+    near = watching(fleet, Listening(models=[model]))
+    await store(fleet, 100.0)
+    await fleet.clock.advance(60.0)
+    await near.refresh(LEADS, {}, {})
+
+    await fleet.clock.advance(75.0)
+    await near.refresh(LEADS, {}, {})
+    await store(fleet, 200.0, first_at=START + MINUTE)
+    await near.refresh(LEADS, {}, {})
+
+    assert [1, 2] == [sum(qps is not None for _, qps in minutes) for minutes in model.heard]
+    assert near.demands[NAME].qps == (200.0,)
+
+
+async def test_it_reads_two_hours_for_a_minute_and_two_weeks_for_a_calibration(fleet: Fleet) -> None:
+    model = Listener()
+    near = watching(fleet, Listening(models=[model]))
+    await store(fleet, 1.0, first_at=START - timedelta(days=20))
+    await store(fleet, 2.0, first_at=START - MINUTE)
+
+    await near.refresh(LEADS, {}, {})
+    await near.calibrate(LEADS)
+
+    assert [120, 14 * 1440] == [len(minutes) for minutes in model.heard]
+
+
+async def test_it_measures_at_once_then_every_period_and_when_the_lead_time_moved(fleet: Fleet) -> None:
+    model = Listener()
+    near = watching(fleet, Listening(models=[model]))
+    await store(fleet, 1.0, first_at=START - MINUTE)
+
+    made = [await near.calibrate({NAME: LeadTime(seconds)}) for seconds in (60.0, 60.0, 70.0, 80.0, 80.0)]
+    await fleet.clock.advance(3600.0)
+    made.append(await near.calibrate({NAME: LeadTime(80.0)}))
+
+    assert [1, 0, 0, 1, 0, 1] == made
+    assert [60.0, 80.0, 80.0] == [lead.total_seconds() for lead in model.leads]
+
+
+async def test_a_history_too_short_to_measure_is_tried_again_soon(fleet: Fleet) -> None:
+    model = Listener(enough=False)
+    near = watching(fleet, Listening(models=[model]))
+
+    await near.calibrate(LEADS)
+    await near.calibrate(LEADS)
+    await fleet.clock.advance(300.0)
+    model.enough = True
+
+    assert await near.calibrate(LEADS) == 1
+    assert len(model.leads) == 2
+
+
+@pytest.mark.parametrize("setting", ["near_enabled", "prediction_enabled"])
+async def test_switched_off_nothing_is_read_or_measured(fleet: Fleet, setting: str) -> None:
+    forecaster = Listening()
+    near = watching(fleet, forecaster, **{setting: False})
+    await store(fleet, 1.0, first_at=START - MINUTE)
+
+    await near.refresh(LEADS, {}, {})
+
+    assert await near.calibrate(LEADS) == 0
+    assert near.demands == {}
+    assert len(forecaster.models) == 1
+
+
+async def test_a_defect_concerns_one_workload_only(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
+    near = watching(fleet, Listening(models=[Listener(broken=True), Listener()]))
+    await store(fleet, 1.0, first_at=START - MINUTE, workload="a")
+    await store(fleet, 2.0, first_at=START - MINUTE, workload="b")
+    leads = {"a": LeadTime(60.0), "b": LeadTime(60.0)}
+
+    with caplog.at_level(logging.ERROR):
+        await near.refresh(leads, {}, {})
+        made = await near.calibrate(leads)
+
+    assert (1, {"b"}) == (made, set(near.demands))
+    assert ["near demand of a failed", "calibration of a failed"] == caplog.messages
+
+
+async def test_with_the_store_away_the_last_stays_and_work_goes_on_afterwards(fleet: Fleet) -> None:
+    near = watching(fleet, Listening())
+    await store(fleet, 1.0, first_at=START - MINUTE)
+    await near.refresh(LEADS, {}, {})
+    before = dict(near.demands)
+
+    fleet.store.available = False
+    await fleet.clock.advance(120.0)
+    await near.refresh(LEADS, {}, {})
+    assert await near.calibrate(LEADS) == 0
+    assert before == near.demands
+
+    fleet.store.available = True
+    assert await near.calibrate(LEADS) == 1
+
+
+async def test_a_deleted_workload_is_forgotten(fleet: Fleet) -> None:
+    near = watching(fleet, Listening(models=[Listener(), Listener()]))
+    await store(fleet, 1.0, first_at=START - MINUTE)
+    await near.refresh(LEADS, {}, {})
+
+    await near.refresh({}, {}, {})
+    assert near.demands == {}
+
+    await near.refresh(LEADS, {}, {})
+    assert set(near.demands) == {NAME}
+
+
+# ---------------------------------------------------------------- in a running controller
+
+
+async def test_decisions_follow_near_demand_until_it_is_old(
+    fleet: Fleet, process: Make, recommender: Workload
+) -> None:
+    leader = process("a")
+    await store(fleet, 20_000.0, first_at=START - MINUTE)
+    fleet.demand(recommender.name, 8000.0)
+    await leader.turn()
+    await leader.runner.calibrate()
+    await leader.runner.near()
+
+    await fleet.clock.advance(5.0)
+    await leader.turn()
+
+    assert "demand may reach 20000 QPS" in (await newest(fleet)).sentence
+
+    await fleet.clock.advance(301.0)
+    fleet.demand(recommender.name, 8000.0)
+    await leader.runner.near()
+    await leader.turn()
+
+    assert Source.PLAN not in {r.source for r in (await newest(fleet)).recommendations}
+
+
+async def test_a_follower_measures_nothing(fleet: Fleet, process: Make, recommender: Workload) -> None:
+    leader, follower = process("a"), process("b")
+    await store(fleet, 1.0, first_at=START - MINUTE, workload=recommender.name)
+    for each in (leader, follower):
+        await each.turn()
+        await each.runner.calibrate()
+        await each.runner.near()
+
+    assert [1, 0] == [len(p.forecasting.near.demands) for p in (leader, follower)]
+
+
+def ramped(at: datetime) -> float:
+    """8 000 QPS, and 20 000 from 06:00 to 12:00 after a climb of ten minutes; a little uneven."""
+    minute = at.hour * 60 + at.minute
+    share = min(max((minute - 360) / 10, 0.0), 1.0) if minute < 720 else 0.0
+    return (8000.0 + 12_000.0 * share) * (1.0 + 0.02 * math.sin(1.7 * minute + at.day))
+
+
+async def test_replicas_are_ordered_before_the_daily_ramp_begins(
+    fleet: Fleet, process: Make, recommender: Workload
+) -> None:
+    """With the real forecaster, on a week of minutes."""
+    leader = process("a")
+    near = leader.forecasting.near = watching(fleet, FitForecaster())
+    ramp_at = START.replace(hour=6) + timedelta(days=1)
+    begin_at = ramp_at - timedelta(minutes=40)
+    first_at = begin_at - timedelta(days=7)
+    known = [ramped(first_at + i * MINUTE) for i in range(7 * 1440)]
+    await store(fleet, *known, first_at=first_at)
+    await fleet.clock.advance((begin_at - START).total_seconds())
+
+    counts: dict[int, int] = {}
+    while fleet.clock.now() < ramp_at:
+        now = fleet.clock.now()
+        fleet.demand(recommender.name, ramped(now - MINUTE))
+        await leader.leadership.renew()
+        await leader.runner.calibrate()
+        await leader.runner.near()
+        await leader.turn()
+        counts[(ramp_at - now) // MINUTE] = (await newest(fleet)).desired_replicas
+        await store(fleet, ramped(now), first_at=now)
+        await fleet.clock.advance(60.0)
+
+    assert near.demands[NAME].qps[-1] > 9000.0
+    assert {2} == {count for before, count in counts.items() if before > 10}
+    assert counts[1] > 2
