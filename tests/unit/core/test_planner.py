@@ -63,6 +63,7 @@ def event_floor(made: CapacityPlan) -> Floor:
         pytest.param({"state": ForecastState.FAILED}, Trust.TRUSTED, False, id="failed"),
         pytest.param({"qps": ()}, Trust.TRUSTED, False, id="empty"),
         pytest.param({}, Trust.DISTRUSTED, False, id="distrusted"),
+        pytest.param({"origin_at": START - 3 * HOURS}, Trust.TRUSTED, True, id="as old as it may be"),
         pytest.param({"origin_at": START - 4 * HOURS}, Trust.TRUSTED, False, id="stale"),
         pytest.param({"start_at": START - 9 * HOURS}, Trust.TRUSTED, False, id="over"),
     ],
@@ -132,7 +133,7 @@ def test_every_step_has_its_need_and_equal_needs_share_a_dated_floor() -> None:
         (10, MIDNIGHT, MIDNIGHT + HOURS),
         (1, MIDNIGHT + HOURS, MIDNIGHT + 2 * HOURS),
     ]
-    assert made.floors[1].reason == "forecast P99 of 950 QPS"
+    assert made.floors[1].reason == "forecast P99.9 of 950 QPS"
     assert made.forecast_id == "forecast-1"
 
 
@@ -241,6 +242,16 @@ def test_a_multiplier_needs_something_to_multiply(
     times_four = event(expected_peak_qps=None, expected_multiplier=4.0)
 
     assert expected == event_demand(times_four, workload(), forecast, observed_qps)
+
+
+def test_an_event_that_begins_where_the_forecast_ends_is_not_in_it() -> None:
+    after = event(
+        start_at=PEAK.end_at, end_at=PEAK.end_at + HOURS, expected_peak_qps=None, expected_multiplier=4.0
+    )
+    before = replace(after, start_at=START - HOURS, end_at=START)
+
+    assert event_demand(after, workload(), PEAK, 50.0)[0] == 200.0
+    assert event_demand(before, workload(), PEAK, 50.0)[0] == 200.0
 
 
 def test_an_event_nobody_can_size_keeps_the_minimum_and_says_so() -> None:

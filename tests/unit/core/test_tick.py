@@ -414,7 +414,7 @@ def test_capacity_for_the_forecast_is_there_before_the_ramp() -> None:
     )
 
     assert (decision.desired_replicas, decision.reason) == (10, Reason.PLAN_FLOOR)
-    assert decision.sentence == "Scale 1 to 10: the forecast (P99) needs 10 within the lead time of 60 s."
+    assert decision.sentence == "Scale 1 to 10: the forecast (P99.9) needs 10 within the lead time of 60 s."
 
 
 def test_a_large_ramp_is_looked_for_as_far_ahead_as_its_batch_takes() -> None:
@@ -474,7 +474,7 @@ def test_near_quantiles_lead_within_the_lead_time_and_replace_the_hourly_ones() 
 
     assert (decision.desired_replicas, decision.reason) == (8, Reason.PLAN_FLOOR)
     assert decision.sentence == (
-        "Scale 5 to 8: demand may reach 750 QPS (P99) within the lead time of 60 s, which needs 8."
+        "Scale 5 to 8: demand may reach 750 QPS (P99.9) within the lead time of 60 s, which needs 8."
     )
     assert ("near demand", 0.0) in [(i.name, i.age_s) for i in decision.inputs]
     assert (
