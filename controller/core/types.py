@@ -106,8 +106,9 @@ class Behavior:
 class Policy:
     """How cautious to be for one workload. Costs are per replica-hour, in any one currency."""
 
-    # newsvendor: the demand quantile to serve is cost_under / (cost_under + cost_over)
-    cost_under_per_hour: float = 99.0
+    # newsvendor: the demand quantile to serve is cost_under / (cost_under + cost_over); by default P99.9, which is
+    # also what the simulator serves unless told otherwise
+    cost_under_per_hour: float = 999.0
     cost_over_per_hour: float = 1.0
     behavior: Behavior = Behavior()
     stable_window: timedelta = timedelta(seconds=60)

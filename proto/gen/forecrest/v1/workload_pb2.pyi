@@ -430,7 +430,7 @@ class Policy(_message.Message):
     PLANNER_FLOOR_SHARE_FIELD_NUMBER: _builtins.int
     cost_under_per_hour: _builtins.float
     """Cost of one missing replica for an hour, more than 0, at most 1e9. The demand quantile to serve is
-    cost_under / (cost_under + cost_over). Default 99.
+    cost_under / (cost_under + cost_over). Default 999.
     """
     cost_over_per_hour: _builtins.float
     """Cost of one idle replica for an hour, more than 0, at most 1e9. Default 1."""
