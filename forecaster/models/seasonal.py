@@ -14,6 +14,9 @@ from scipy.signal import lfilter
 from forecaster.types import Floats
 
 
+SHARP_GAIN = 0.97
+
+
 def smooth(z: Floats, half: int) -> Floats:
     """Return the centred mean over 2 * `half` + 1 steps, skipping gaps; a gap without neighbours stays."""
     if half == 0:
@@ -85,6 +88,13 @@ class Seasons:
     idle_weekly: Floats
 
 
+def _miss(z: Floats, daily: Floats, lag: int) -> float:
+    """Return the mean distance of demand from its profile of `lag` steps before; infinite when none is known."""
+    gap = np.abs(z[lag:] - daily[:-lag]) if len(z) > lag else z[:0]
+    known = gap[np.isfinite(gap)]
+    return float(known.mean()) if len(known) else np.inf
+
+
 def seasons(z: Floats, day: int, trust: Floats | None = None, idle: Floats | None = None) -> Seasons:
     """Build every profile once; the origins and horizons of all models read from them.
 
@@ -97,6 +107,12 @@ def seasons(z: Floats, day: int, trust: Floats | None = None, idle: Floats | Non
     half = day // 48
     near = smooth(z, half)
     daily = profile(near, day, 0.15, trust)
+    if half:
+        # Smoothing helps noisy loads and blurs what recurs to the minute (scheduled jobs): whichever was
+        # clearly nearer to the day after next decides.
+        sharp = profile(z, day, 0.15, trust)
+        if _miss(z, sharp, 2 * day) < SHARP_GAIN * _miss(z, daily, 2 * day):
+            half, near, daily = 0, z, sharp
     weekly = profile(near, 7 * day, 0.35, trust)
     wide = day // 12
     contrast = smooth(weekly - daily, wide)
