@@ -33,8 +33,8 @@ DEFAULT_ADDRESS = "127.0.0.1:7443"
 DATA_DIR = Path(".forecrest")
 # The demo keeps its own folder below, so that its clock never meets real data.
 STATE_FILES = (DATA_DIR / "runtime.json", DATA_DIR / "demo" / "runtime.json")
-EXIT_FAILED, EXIT_USAGE = 1, 2
-EXIT_BY_SIGNAL = {signal.SIGINT: 130, signal.SIGTERM: 143}
+EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 2, 130, 143
+EXIT_BY_SIGNAL = {signal.SIGINT: EXIT_INTERRUPTED, signal.SIGTERM: EXIT_TERMINATED}
 
 clock = SystemClock()
 
