@@ -153,9 +153,9 @@ class Control:
         events: dict[str, tuple[Event, ...]] = {}
         if self._settings.prediction_enabled:
             end_at = now + timedelta(seconds=self._settings.forecast_horizon_s)
-            # One that just ended still closes its contract.
+            # One that ended still closes its contract, and keeps the limit it raised for a while.
             events = events_by_workload(
-                world.events, now - timedelta(minutes=5), end_at, self._settings.occurrences_max
+                world.events, now - EVENTS_BACK, end_at, self._settings.occurrences_max
             )
         self.leads = {name: self._lead.get(name) or estimate_lead_time() for name in names}
         inputs: list[WorkloadInput] = []
