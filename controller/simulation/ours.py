@@ -194,12 +194,12 @@ class Forecrest:
 
     def __init__(
         self,
-        quantile: float = 0.999,
+        quantile: float | None = None,
         policy: Policy | None = None,
         foresight: Foresight | None = None,
         min_replicas: int = 0,
     ) -> None:
-        if not 0 < quantile < 1:
+        if quantile is not None and not 0 < quantile < 1:
             raise ValueError(f"quantile: {quantile} lies outside (0, 1).")
         self.quantile, self.min_replicas = quantile, min_replicas
         self._policy, self._given = policy or Policy(), foresight
@@ -320,11 +320,13 @@ class ForecrestReactive(Forecrest):
         return None
 
 
-def workload_for(model: ClusterModel, policy: Policy, quantile: float, share: float = 1.0) -> Workload:
-    """Return the workload that the cluster model is, with the cost ratio that serves ``quantile`` of demand."""
+def workload_for(model: ClusterModel, policy: Policy, quantile: float | None, share: float = 1.0) -> Workload:
+    """Return the workload that the cluster model is, with costs that serve ``quantile``; None keeps the policy's."""
     profile = CapacityProfile(
         engine="simulated", gpu_type="simulated", qps_max=model.queue.capacity_qps * share, service_scv=1.0
     )
+    if quantile is not None:
+        policy = replace(policy, cost_under_per_hour=quantile, cost_over_per_hour=1.0 - quantile)
     return Workload(
         name=NAME,
         model_name=NAME,
@@ -332,7 +334,7 @@ def workload_for(model: ClusterModel, policy: Policy, quantile: float, share: fl
         min_replicas=model.min_replicas,
         max_replicas=model.max_replicas,
         slo=Slo(wait_s=model.queue.slo_wait_s),
-        policy=replace(policy, cost_under_per_hour=quantile, cost_over_per_hour=1.0 - quantile),
+        policy=policy,
     )
 
 
