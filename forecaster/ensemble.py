@@ -26,6 +26,8 @@ OFFSETS = (0.06, 10.0)
 NAMES = ("multiplicative", "additive")
 # Weights fall with this power of a member's loss: 6 % worse is half as heavy.
 POWER = 12.0
+# A copy further off than this has no weight worth computing.
+COPY_ERROR_MAX = 1.25
 SCORE_LEVELS = (0.1, 0.5, 0.9, 0.95, 0.99)
 TRUST_EVENT = 0.2
 FLAG_SHIFT = 0.05
@@ -185,14 +187,21 @@ def _stated(event: Event, top: float) -> float:
 
 
 def _opinions(members: Sequence[Member], p: Plan, day: int, levels: Floats, top: float) -> list[Opinion]:
-    """Return every member's forecast of one band, and those of plain copies of last week and yesterday."""
-    bands_: list[tuple[str, Member, Band | None]] = [(m.name, m, fit_band(m.context, p)) for m in members]
+    """Return every member's forecast of one band, and those of plain copies that are nearly as good."""
+    fitted = [(m.name, m, fit_band(m.context, p)) for m in members]
     if not members[0].context.flagged.any():
-        bands_ += [
-            ("last_week", members[0], copy_band(members[0].z, 7 * day, p)),
-            ("yesterday", members[0], copy_band(members[0].z, day, p)),
-        ]
-    return [_opinion(name, m, band, p, day, levels, top) for name, m, band in bands_ if band is not None]
+        error = _typical_error(fitted[0][2])
+        for name, lag in (("last_week", 7 * day), ("yesterday", day)):
+            copy = copy_band(members[0].z, lag, p)
+            if copy is not None and _typical_error(copy) <= COPY_ERROR_MAX * error:
+                fitted.append((name, members[0], copy))
+    return [_opinion(name, m, band, p, day, levels, top) for name, m, band in fitted if band is not None]
+
+
+def _typical_error(band: Band | None) -> float:
+    return (
+        np.inf if band is None else float(np.abs(band.target - band.fitted) @ band.weight / band.weight.sum())
+    )
 
 
 def _opinion(name: str, m: Member, band: Band, p: Plan, day: int, levels: Floats, top: float) -> Opinion:

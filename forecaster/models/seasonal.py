@@ -13,7 +13,6 @@ from scipy.signal import lfilter
 
 from forecaster.types import Floats
 
-
 SHARP_GAIN = 0.97
 
 

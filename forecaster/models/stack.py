@@ -15,8 +15,8 @@ from forecaster.models.seasonal import Seasons, decayed, lagged, profile, smooth
 from forecaster.types import Bools, Floats
 
 BLOCK_COUNT = 5
-ITERATION_COUNT = 4
-ROW_COUNT_MAX = 1800
+ITERATION_COUNT = 3
+ROW_COUNT_MAX = 1500
 HORIZONS_PER_BAND = 6
 TRAIN_DAYS_MAX = 84
 TRAIN_STEPS_MIN = 730
@@ -29,6 +29,7 @@ RIDGE_LONG = 0.12
 RIDGE_FEW = 0.3
 WEEKLESS = 0.12
 HULL_MARGIN = 1.0
+BAND_GROWTH = 3.0
 # Rows of one event are one observation, however many they are.
 RIDGE_EVENT = 4.0
 ROW_COUNT_MIN = 12
@@ -169,10 +170,10 @@ def season_ahead(s: Seasons, horizon: int) -> Floats:
 
 
 def bands(horizon: int, day: int) -> list[np.ndarray]:
-    """Split 1..horizon into bands that double up to a day, then one per day."""
+    """Split 1..horizon into bands that treble up to a day, then one per day."""
     edges = [0, 1]
     while edges[-1] < min(day, horizon):
-        edges.append(min(2 * edges[-1] if edges[-1] > 1 else 3, day))
+        edges.append(min(round(BAND_GROWTH * edges[-1]) if edges[-1] > 1 else 3, day))
     # A short remainder of the day joins the band before it.
     if len(edges) > 2 and edges[-1] == day and edges[-1] - edges[-2] < edges[-2] // 4:
         del edges[-2]
