@@ -4,13 +4,14 @@ Every trace of at least a day at a step of five minutes or less; cold start 300 
 scaled to 40 replicas. Each policy's safety knob is swept and its frontier read at fixed violation shares.
 The first days only teach (a new user imports that much history) and are not scored.
 
-    python benchmarks/frontier.py --data DIR [--trace NAME ...] [--policy NAME ...] [--json FILE] [--plots DIR]
+    python -m benchmarks frontier --data DIR [--trace NAME ...] [--policy NAME ...] [--json FILE] [--plots DIR]
 """
 
 import argparse
 import json
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, log
 from pathlib import Path
@@ -57,7 +58,8 @@ class Options:
 
 def run_trace(name: str, options: Options) -> tuple[dict[str, object], dict[str, list[Point]]]:
     """Sweep every policy over one trace; return the figures and the points."""
-    whole = read_trace(options.data / f"{name}.csv.gz")
+    packed = options.data / f"{name}.csv.gz"
+    whole = read_trace(packed if packed.exists() else options.data / f"{name}.csv")
     first = FIRST_DAY.get(name, 0.0)
     span = len(whole.qps) * whole.step_s / 86_400 - first
     learn = min(options.learn_days, span / 2)
@@ -91,6 +93,10 @@ def _figures(name: str, trace: Trace, learn: float, sweeps: dict[str, list[Point
         "ratio_to_oracle": {
             policy: {f"{s:g}": None if h is None else round(h / oracle, 3) for s, h in row.items()}
             for policy, row in hours.items()
+        },
+        "violations_in_events": {
+            policy: [(p.knob, p.result.event_violation_share) for p in points]
+            for policy, points in sweeps.items()
         },
         "points": {
             policy: [(p.knob, round(p.violation_share, 7), round(p.replica_hours, 1)) for p in points]
@@ -138,7 +144,7 @@ def _value(row: dict[str, object], key: str) -> float | None:
     return value if isinstance(value, float) else None
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run and print."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -151,7 +157,7 @@ def main() -> None:
     parser.add_argument("--refit-s", type=float, default=3600.0)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plots", type=Path)
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     policies = tuple(dict.fromkeys(["oracle", *(given.policy or NAMES)]))
     options = Options(
         given.data,
@@ -171,7 +177,8 @@ def main() -> None:
             given.plots.mkdir(parents=True, exist_ok=True)
             plot_frontier(given.plots / f"{name}.png", name, sweeps)
     print_table(figures)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
