@@ -177,8 +177,8 @@ class _Said:
 
 def _expected(band: ForecastBand | None, now: datetime, demand: Floats, lead_minutes: int) -> float:
     """Highest median from ``now`` until an order of now is warm, corrected by the newest minutes; NaN if unknown."""
-    usable = {ForecastState.READY, ForecastState.DEGRADED}
-    if band is None or not band.qps or band.state not in usable or 0.5 not in band.levels:
+    # A forecast of the level alone counts too: its record must hold the surprises of the first days as others' does.
+    if band is None or not band.qps or 0.5 not in band.levels:
         return math.nan
     ahead = (np.arange(lead_minutes + 1) + 0.5) * 60.0
     start_s, step_s = (band.start_at - now).total_seconds(), band.step.total_seconds()

@@ -10,7 +10,8 @@ import pytest
 from controller.adapters.forecaster import NEAR_LEVELS, NEAR_VALID_MINUTES, FitForecaster
 from controller.core.types import ForecastBand, ForecastState, NearDemand, Trust
 from controller.ports import NearModel
-from controller.simulation.ours import LEVELS
+from controller.simulation.ours import LEVELS, Foresight
+from controller.simulation.trace import Trace
 
 Minutes = list[tuple[datetime, float | None]]
 
@@ -62,6 +63,33 @@ def at_level(near: NearDemand, level: float) -> float:
 
 def test_its_levels_are_those_the_simulator_is_judged_with() -> None:
     assert LEVELS == NEAR_LEVELS
+
+
+async def test_it_says_what_the_simulator_is_told() -> None:
+    """Hourly fits in steps of five minutes here, of one there: the same demand to prepare for, within 2 %."""
+    minutes = HISTORY[: 17 * 60]
+    foresight = Foresight(
+        Trace("t", START, 60, np.array([qps for _, qps in minutes])), (), LEAD.total_seconds()
+    )
+    forecaster, step = FitForecaster(), timedelta(minutes=5)
+    model, band = forecaster.near_model(), None
+    for end in range(180, len(minutes)):
+        if end % 60 == 0:
+            buckets = [
+                (minutes[i][0], float(np.mean([q or 0.0 for _, q in minutes[i : i + 5]])))
+                for i in range(0, end, 5)
+            ]
+            _, band = await forecaster.forecast(
+                "w", buckets, step=step, horizon_steps=24, events=(), now=minutes[end][0]
+            )
+            await model.calibrate(minutes[:end], lead=LEAD)
+        near = model.near(minutes[max(0, end - 120) : end], band, trust=Trust.TRUSTED)
+
+        simulated = foresight.near(end * 60.0, minutes[end - 1][1] or 0.0)
+        if end >= 16 * 60:  # from then on the forecast has record enough
+            assert near is not None
+            assert simulated is not None
+            assert near.qps == pytest.approx(simulated, rel=0.02)
 
 
 async def test_it_covers_the_whole_ramp_one_lead_time_ahead() -> None:
@@ -261,7 +289,6 @@ async def test_what_was_said_for_another_lead_time_is_not_held_against_the_forec
     "band",
     [
         replace(a_band(0, 1.0), qps=()),
-        replace(a_band(0, 1.0), state=ForecastState.FAILED),
         replace(a_band(0, 1.0), levels=(0.1, 0.4, 0.9)),
         a_band(0, *[float("nan")] * 6),
         a_band(0, *[-1.0] * 6),
