@@ -113,7 +113,7 @@ def _thousands(value: float, _position: int | None = None) -> str:
 
 def _demand(axes: Axes, record: DemoRecord) -> None:
     run = record.with_prediction
-    first = next((band for band in run.bands if band.qps), None)
+    first = next((band for band in run.bands if all(band.qps.values())), None)
     if first is not None:
         levels = sorted((level for level in first.qps if float(level) <= BAND_MAX), key=float)
         edges = first.start_s + np.arange(len(first.qps[levels[0]]) + 1) * first.step_s

@@ -126,9 +126,10 @@ def _order(options: DemoOptions) -> list[str]:
 def introduction(world: World) -> str:
     """Say what is about to happen."""
     start_s, end_s = world.event_s
-    weeks = len(world.series.history) / 60 / 24 / 7
+    minutes = len(world.series.history)
+    length = f"{minutes / 60 / 24 / 7:.1f} weeks" if minutes >= 10_080 else f"{minutes / 60:.1f} hours"
     return (
-        f"History: {weeks:.1f} weeks of {world.series.source}.\n"
+        f"History: {length} of {world.series.source}.\n"
         f"The demo lives through what came next, {world.at(0):%H:%M} to {world.at(world.seconds):%H:%M}, in "
         f"{world.seconds:.0f} s, and adds a launch from {world.at(start_s):%H:%M} to {world.at(end_s):%H:%M}: "
         f"{grouped(w.BASE_QPS)} → {grouped(w.PEAK_QPS)} QPS.\n"
@@ -151,9 +152,11 @@ def run_settings(world: World, data_dir: Path, *, prediction: bool) -> Settings:
         tick_period_s=w.TICK_S * speed,
         scrape_period_s=w.SCRAPE_S * speed,
         forecast_period_s=w.REFIT_S * speed,
-        forecast_step_s=w.FORECAST_STEP_S,
+        forecast_step_s=world.forecast_step_s,
         forecast_horizon_s=24 * 3600.0,
         prediction_enabled=prediction,
+        # Near demand measures minutes; here a minute is a tenth of a wall second and holds chance, not demand.
+        near_enabled=False,
     )
 
 
@@ -389,7 +392,7 @@ class _Run:
 
     def _take_forecast(self, found: forecast_pb2.Forecast) -> None:
         state = forecast_pb2.ForecastState.Name(found.state).removeprefix("FORECAST_STATE_")
-        if not found.quantiles:
+        if not found.quantiles or not found.quantiles[0].qps:
             self.view.forecast = f"{state}: {' '.join(found.reasons)}"
             return
         start, step = found.start_time.ToDatetime(UTC), found.step.ToTimedelta()

@@ -47,7 +47,8 @@ LEAD_S = 20.0
 MARGIN_S = 3.0
 TICK_S, SCRAPE_S, REFIT_S = 1.0, 0.5, 6.0
 STABLE_S, PANIC_S, DRAIN_S, STABILIZE_S = 2.0, 1.0, 4.0, 5.0
-FORECAST_STEP_S = 900.0  # demo seconds
+# Demo seconds: the widest bucket of which the window holds at least so many.
+FORECAST_STEPS_S, STEPS_MIN = (900.0, 300.0, 60.0), 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,19 @@ class World:
     def at(self, wall_s: float) -> datetime:
         """Return the demo time of a wall second of the load."""
         return self.series.replay_at + timedelta(seconds=wall_s * self.speed)
+
+    @property
+    def forecast_step_s(self) -> float:
+        """Width of a forecast bucket, demo seconds."""
+        fitting = self.series.window.total_seconds() / STEPS_MIN
+        return next((step for step in FORECAST_STEPS_S if step <= fitting), FORECAST_STEPS_S[-1])
+
+    @property
+    def windows(self) -> tuple[timedelta, timedelta]:
+        """Stable and panic window, within what the API allows."""
+        seconds = (min(max(wall_s * self.speed, 10.0), 3600.0) for wall_s in (STABLE_S, PANIC_S))
+        stable, panic = (timedelta(seconds=round(s, 3)) for s in seconds)
+        return stable, panic
 
     def demand(self, step_s: float) -> NDArray[np.float64]:
         """Return story QPS per ``step_s`` wall seconds: the replayed day, with the event on top of it."""
@@ -123,9 +137,10 @@ class World:
         # Nine to one: the forecast's P90 is provisioned for. A wider guess at the peak would fill this machine.
         policy.cost_under_per_hour, policy.cost_over_per_hour = 9.0, 1.0
         policy.arrival_scv = ARRIVAL_SCV
+        stable, panic = self.windows
+        policy.stable_window.FromTimedelta(stable)
+        policy.panic_window.FromTimedelta(panic)
         for field, wall_s, lowest_s, highest_s in (
-            ("stable_window", STABLE_S, 10, 3600),
-            ("panic_window", PANIC_S, 1, 3600),
             ("signal_age_max", 3 * TICK_S, 1, 3600),
             ("forecast_age_max", 10 * REFIT_S, 60, 7 * 86_400),
             ("prewarm_margin", MARGIN_S, 0, 86_400),
@@ -161,12 +176,9 @@ class World:
     def wrap(self, meter: DemandMeterPort) -> DemandMeterPort:
         """Return the demand meter in the story's units."""
         if isinstance(meter, TritonDemandMeter):
-            stable, panic = self.demo_time(STABLE_S), self.demo_time(PANIC_S)
-            stable = min(stable, timedelta(hours=1))
+            stable, panic = self.windows
             meter.meter = DemandMeter(
-                stable_window=stable,
-                panic_window=min(panic, stable),
-                retention=max(10 * stable, timedelta(hours=1)),
+                stable_window=stable, panic_window=panic, retention=max(10 * stable, timedelta(hours=1))
             )
         return StoryMeter(meter, speed=self.speed, starts_at=self.series.replay_at)
 
