@@ -7,14 +7,16 @@ other's rows nor each other's order.
 import itertools
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import psycopg
 import pytest
 from psycopg import sql
 from sqlalchemy.engine import URL, make_url
 
+from controller.adapters.embedded.guard import _descendants
 from controller.adapters.embedded.stack import EmbeddedStack, embedded_stack
 from controller.adapters.postgres import Limits, PostgresStore, migrate
 
@@ -31,6 +33,22 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedStack]:
         assert server.pid is not None
         os.kill(server.pid, signal.SIGHUP)
         yield running
+
+
+def _children() -> set[int]:
+    mine, found = str(os.getpid()), set[int]()
+    for pid in _descendants(os.getpid()):
+        with suppress(OSError):  # it ended meanwhile
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1] == mine:
+                found.add(pid)
+    return found
+
+
+@pytest.fixture
+def started_processes() -> Callable[[], list[int]]:
+    """Tell which processes of this test run, at any depth. The session's servers were there before it."""
+    earlier = _children()
+    return lambda: [pid for child in sorted(_children() - earlier) for pid in (child, *_descendants(child))]
 
 
 @pytest.fixture(scope="session")

@@ -15,13 +15,13 @@ from tritonclient.grpc import service_pb2
 from controller.actuators.balancer import Balancer, NoCapacityError, encode_request
 from controller.actuators.local_process import LocalProcessActuator, OrderError
 from controller.adapters.clock import SystemClock
-from controller.adapters.embedded.guard import _descendants
 from controller.adapters.embedded.triton_server import TritonEnvironment
 from controller.adapters.triton_metrics import TritonDemandMeter
 from controller.core.types import CapacityProfile, Replica, Slo, Stage, Workload
 from controller.ports import NotFoundError, StaleFenceError, UnavailableError
 
 pytestmark = pytest.mark.triton
+Started = Callable[[], list[int]]
 PROFILE = CapacityProfile(engine="two_tower", gpu_type="cpu", qps_max=200.0)
 
 
@@ -124,14 +124,16 @@ async def test_scaling_down_under_load_fails_no_request(actuator: LocalProcessAc
     assert replicas[0].id == left.id
 
 
-async def test_a_start_that_is_no_longer_wanted_ends_at_once(actuator: LocalProcessActuator) -> None:
+async def test_a_start_that_is_no_longer_wanted_ends_at_once(
+    actuator: LocalProcessActuator, started_processes: Started
+) -> None:
     await actuator.scale(workload(), 1, fence=1)
     await until(actuator, lambda replicas: replicas[0].stage is Stage.SCHEDULED)
 
     await actuator.scale(workload(), 0, fence=1)
     await until(actuator, lambda replicas: not replicas)
 
-    assert [] == _descendants(os.getpid())
+    assert [] == started_processes()
 
 
 async def test_a_stale_token_is_refused_and_changes_nothing(actuator: LocalProcessActuator) -> None:
@@ -161,7 +163,7 @@ async def test_a_crashed_replica_is_reported_and_can_be_replaced(actuator: Local
     assert crashed.id != fresh.id
 
 
-async def test_a_replica_that_hangs_is_given_up_and_ended(tmp_path: Path) -> None:
+async def test_a_replica_that_hangs_is_given_up_and_ended(tmp_path: Path, started_processes: Started) -> None:
     actuator = LocalProcessActuator(tmp_path, SystemClock(), drain_s=0, health_period_s=0.1)
     await actuator.scale(workload(), 1, fence=1)
     await until(actuator, all_warm(1))
@@ -174,7 +176,7 @@ async def test_a_replica_that_hangs_is_given_up_and_ended(tmp_path: Path) -> Non
     await actuator.close()
 
     assert failed.failure == "it failed 3 health checks in a row"
-    assert [] == _descendants(os.getpid())
+    assert [] == started_processes()
 
 
 async def test_a_digest_the_catalogue_does_not_expect_is_the_wrong_engine(
@@ -247,15 +249,15 @@ async def test_a_second_owner_of_the_folder_is_kept_out(
     await second.close()
 
 
-async def test_closing_ends_every_process(tmp_path: Path) -> None:
+async def test_closing_ends_every_process(tmp_path: Path, started_processes: Started) -> None:
     actuator = LocalProcessActuator(tmp_path, SystemClock())
     await actuator.scale(workload(), 2, fence=1)
     await until(actuator, lambda replicas: any(r.warm for r in replicas))
-    assert _descendants(os.getpid())
+    assert started_processes()
 
     await actuator.close()
 
-    assert [] == _descendants(os.getpid())
+    assert [] == started_processes()
 
 
 class Echo:

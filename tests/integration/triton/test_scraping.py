@@ -58,7 +58,7 @@ async def serve() -> AsyncIterator[Serve]:
 
 @pytest.fixture
 async def scraper() -> AsyncIterator[TritonScraper]:
-    scraper = TritonScraper(SystemClock(), timeout_s=0.3)
+    scraper = TritonScraper(SystemClock(), timeout_s=30)
     yield scraper
     await scraper.close()
 
@@ -100,7 +100,6 @@ async def test_an_answer_is_a_reading(serve: Serve, scraper: TritonScraper) -> N
 @pytest.mark.parametrize(
     ("respond", "problem"),
     [
-        (respond_never, ScrapeProblem.LATE),
         (respond_error, ScrapeProblem.REFUSED),
         (respond_elsewhere, ScrapeProblem.REFUSED),
         (respond_without_end, ScrapeProblem.INVALID),
@@ -115,6 +114,15 @@ async def test_whatever_is_no_answer_has_a_name(
     assert problem is outcome.problem
 
 
+async def test_no_answer_in_time_is_late(serve: Serve) -> None:
+    scraper = TritonScraper(SystemClock(), timeout_s=0.1)
+    outcome = await scraper.scrape(await serve(respond_never))
+    await scraper.close()
+
+    assert isinstance(outcome, ScrapeFailure)
+    assert outcome.problem is ScrapeProblem.LATE
+
+
 async def test_nobody_listening_is_a_refusal(scraper: TritonScraper) -> None:
     outcome = await scraper.scrape(f"http://127.0.0.1:{choose_port()}/metrics")
 
@@ -127,8 +135,8 @@ def replica(name: str, url: str | None, stage: Stage = Stage.VERIFIED) -> Replic
 
 
 async def test_meter_reports_who_answered_and_leaves_out_who_nobody_answered_for(serve: Serve) -> None:
-    good, silent = await serve(respond_page), await serve(respond_never)
-    meter = TritonDemandMeter(SystemClock(), timeout_s=0.3)
+    good, silent = await serve(respond_page), await serve(respond_error)
+    meter = TritonDemandMeter(SystemClock(), timeout_s=30)
     views = {
         "half": PoolView(2, (replica("a", good), replica("b", silent))),
         "silent": PoolView(1, (replica("c", silent),)),
@@ -143,7 +151,7 @@ async def test_meter_reports_who_answered_and_leaves_out_who_nobody_answered_for
     assert {"half"} == observed.keys()
     assert (1, 2) == (observed["half"].reporting_count, observed["half"].expected_count)
     assert observed["half"].stable_qps == 0  # it answered, and its counters stood still
-    assert {"b": ScrapeProblem.LATE, "c": ScrapeProblem.LATE} == {
+    assert {"b": ScrapeProblem.REFUSED, "c": ScrapeProblem.REFUSED} == {
         name: failure.problem for name, failure in meter.failures.items()
     }
 
@@ -159,10 +167,11 @@ async def test_meter_counts_from_the_baseline_where_it_is_known(serve: Serve) ->
         queue_duration_us=0,
         exec_count=5,
     )
-    meter = TritonDemandMeter(clock, baselines=lambda: {"a": baseline})
+    meter = TritonDemandMeter(clock, timeout_s=30, baselines=lambda: {"a": baseline})
 
     observed = await meter.scrape({"w": PoolView(1, (replica("a", url),))})
     await meter.close()
 
-    # 7 answered, 5 of them in warm-up: 2 requests in 5 seconds.
-    assert observed["w"].stable_qps == pytest.approx(2 / 5, rel=0.2)
+    # 7 answered, 5 of them in warm-up: 2 requests since the baseline.
+    passed_s = (observed["w"].at - baseline.at).total_seconds()
+    assert observed["w"].stable_qps == pytest.approx(2 / passed_s)

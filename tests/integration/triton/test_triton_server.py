@@ -15,7 +15,6 @@ import pytest
 from controller.actuators.triton import WarmTarget, verify_warm
 from controller.adapters.clock import SystemClock
 from controller.adapters.embedded import ServerStartError
-from controller.adapters.embedded.guard import _descendants
 from controller.adapters.embedded.triton_server import (
     TritonEnvironment,
     TritonEnvironmentError,
@@ -53,12 +52,16 @@ async def all_ended(pids: list[int]) -> None:
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
 async def test_ending_a_server_takes_its_model_processes_and_shared_memory_along(
-    start_triton: StartTriton, build_model: BuildModel, tmp_path: Path, how: str
+    start_triton: StartTriton,
+    build_model: BuildModel,
+    tmp_path: Path,
+    started_processes: Callable[[], list[int]],
+    how: str,
 ) -> None:
     model = build_model()
     server = await start_triton(model.repository)
     await load(server, model)
-    processes = _descendants(os.getpid())
+    processes = started_processes()
     shared_memory = Path("/dev/shm")
     assert len(processes) >= 3  # guard, server, model process
     assert list(shared_memory.glob(shm_prefix(tmp_path) + "*"))
