@@ -6,6 +6,7 @@ pretend: the observed replicas stay what they are, and every decision's outcome 
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from controller.core.types import Workload
 from controller.ports import Actuator, PoolView, PortError, StaleFenceError
@@ -23,14 +24,25 @@ class DryRunActuator:
     def __init__(self, inner: Actuator | None = None) -> None:
         self._inner = inner
         self._fence = 0
+        self._asked: dict[str, int] = {}
 
     async def observe(self, workloads: Sequence[Workload]) -> Mapping[str, PoolView]:
-        """What the inner actuator sees; nothing is known without one."""
-        return {} if self._inner is None else await self._inner.observe(workloads)
+        """What the inner actuator sees, with the count last asked for as desired; nothing is known without one.
+
+        Otherwise every tick would find its own order ignored, and ask and record it again.
+        """
+        if self._inner is None:
+            return {}
+        views = await self._inner.observe(workloads)
+        return {
+            name: replace(view, desired_replicas=self._asked.get(name, view.desired_replicas))
+            for name, view in views.items()
+        }
 
     async def scale(self, workload: Workload, replicas: int, *, fence: int) -> None:
         """Log the order; raise DryRunError so that the ledger does not claim it was applied."""
         self._check(fence)
+        self._asked[workload.name] = replicas
         log.info("dry run: %s would be scaled to %d", workload.name, replicas)
         raise DryRunError(f"dry run: {workload.name} would be scaled to {replicas}")
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from controller.core.leadtime import LeadSample, LeadTime, estimate_lead_time
+from controller.core.leadtime import DEFAULT_PRIORS, LeadSample, LeadTime, StagePrior, estimate_lead_time
 from controller.core.resources import Outcome, Page, PauseState, TrafficEvent
 from controller.core.tick import on_tick
 from controller.core.types import (
@@ -102,6 +102,7 @@ class Control:
         )
         self._pools = tuple(pools)
         self._lead: dict[str, LeadTime] = {}
+        self._priors = _priors(settings.provisioning_delay_s)
         self._measured: set[str] = set()
         self.decisions: Mapping[str, Decision] = {}  # newest per workload, for metrics
         self.leads: Mapping[str, LeadTime] = {}  # of every workload of the newest tick
@@ -157,7 +158,7 @@ class Control:
             events = events_by_workload(
                 world.events, now - EVENTS_BACK, end_at, self._settings.occurrences_max
             )
-        self.leads = {name: self._lead.get(name) or estimate_lead_time() for name in names}
+        self.leads = {name: self._lead.get(name) or estimate_lead_time(self._priors) for name in names}
         inputs: list[WorkloadInput] = []
         for w in world.workloads:
             view = views.get(w.name)
@@ -195,7 +196,7 @@ class Control:
                 log.warning("lead times of %s wait for the store: %s", name, error)
                 continue
             self._measured.update(r.id for r in fresh)
-            self._lead[name] = estimate_lead_time(samples=samples)
+            self._lead[name] = estimate_lead_time(self._priors, samples)
 
     async def _apply(self, world: World, effects: Sequence[Effect], token: int) -> None:
         by_name = {w.name: w for w in world.workloads}
@@ -238,6 +239,12 @@ class Control:
                 await self._cache.publish(CHANGES, f"workloads/{name}".encode())
         except UnavailableError as error:
             log.debug("watchers will find out by polling: %s", error)
+
+
+def _priors(provisioning_delay_s: float) -> tuple[StagePrior, ...]:
+    """Priors that know how long this machine is told to pretend it takes to get a node."""
+    node = StagePrior("node", provisioning_delay_s, provisioning_delay_s)
+    return tuple(node if p.name == node.name else p for p in DEFAULT_PRIORS)
 
 
 def _batch_of(replica: Replica, replicas: Sequence[Replica]) -> int:
