@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import platform
+import secrets
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -57,8 +58,11 @@ class Runtime:
 
 
 def holder_name(settings: Settings) -> str:
-    """Name under which this process asks for leadership."""
-    return settings.holder or f"{platform.node()}:{os.getpid()}"
+    """Name under which this process asks for leadership: of this process alone.
+
+    Containers of one host name that both run as process 1 would otherwise renew each other's lease, and both lead.
+    """
+    return f"{settings.holder or platform.node()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
 def _unchanged(meter: DemandMeterPort) -> DemandMeterPort:

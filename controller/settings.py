@@ -44,7 +44,7 @@ class Settings(BaseSettings):
     near_period_s: Annotated[float, Field(ge=60, le=3 * 3600)] = 3600.0
 
     lease_duration_s: Annotated[float, Field(ge=1, le=300)] = 10.0
-    holder: str = ""  # "": host name and process id
+    holder: str = ""  # "": the host name; what tells processes of one name apart is added
     run_loop: bool = True
 
     workloads_max: Annotated[int, Field(ge=1, le=100_000)] = 20_000

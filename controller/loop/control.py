@@ -6,7 +6,7 @@ fails to apply is recorded as such. Refuses to act without leadership. Called by
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -36,7 +36,6 @@ from controller.loop.observe import Observer
 from controller.ports import (
     Actuator,
     Clock,
-    NotFoundError,
     PoolView,
     PortError,
     Retention,
@@ -103,7 +102,7 @@ class Control:
         self._pools = tuple(pools)
         self._lead: dict[str, LeadTime] = {}
         self._priors = _priors(settings.provisioning_delay_s)
-        self._measured: set[str] = set()
+        self._measured: dict[str, frozenset[str]] = {}  # replicas whose start is stored, by workload
         self.decisions: Mapping[str, Decision] = {}  # newest per workload, for metrics
         self.leads: Mapping[str, LeadTime] = {}  # of every workload of the newest tick
 
@@ -119,8 +118,11 @@ class Control:
                 events=tuple(await events_between(uow, now - events_back, now + horizon)),
             )
 
-    async def tick(self, token: int) -> tuple[Effect, ...]:
-        """Run one cycle under a fencing token; raise StaleFenceError if it is no longer the newest."""
+    async def tick(self, token: int, leads: Callable[[], bool] = lambda: True) -> tuple[Effect, ...]:
+        """Run one cycle under a fencing token; raise StaleFenceError if it is no longer the newest.
+
+        ``leads`` is asked before each order: applying many may outlast the lease.
+        """
         now = self._clock.now()
         world = await self.world(now)
         views = await self._observer.views_of(world.workloads)
@@ -137,7 +139,7 @@ class Control:
             await uow.states.save({w.name: state.workloads[w.name] for w in world.workloads})
             await uow.commit()
         self.decisions = {**self.decisions, **{d.workload: d for d in decided}}
-        await self._apply(world, effects, token)
+        await self._apply(world, effects, token, leads)
         await self._announce(effects)
         return effects
 
@@ -182,7 +184,8 @@ class Control:
     async def _measure(self, views: Mapping[str, PoolView], now: datetime) -> None:
         """Turn replicas that just became warm into lead-time samples, once each."""
         for name, view in views.items():
-            fresh = [r for r in view.replicas if r.warm and r.stage_s and r.id not in self._measured]
+            warm = [r for r in view.replicas if r.warm and r.stage_s]
+            fresh = [r for r in warm if r.id not in self._measured.get(name, ())]
             if not fresh and name in self._lead:
                 continue
             try:
@@ -195,42 +198,44 @@ class Control:
             except UnavailableError as error:
                 log.warning("lead times of %s wait for the store: %s", name, error)
                 continue
-            self._measured.update(r.id for r in fresh)
+            self._measured[name] = frozenset(r.id for r in warm)
             self._lead[name] = estimate_lead_time(self._priors, samples)
 
-    async def _apply(self, world: World, effects: Sequence[Effect], token: int) -> None:
+    async def _apply(
+        self, world: World, effects: Sequence[Effect], token: int, leads: Callable[[], bool]
+    ) -> None:
         by_name = {w.name: w for w in world.workloads}
         for effect in effects:
-            try:
-                if isinstance(effect, ScaleTo):
-                    await self._scale(by_name[effect.workload], effect, token)
-                elif isinstance(effect, ReplaceReplica):
-                    log.warning("%s", effect.sentence)
-                    await self._actuator.replace(by_name[effect.workload], effect.replica_id, fence=token)
-            except StaleFenceError:
-                raise
-            except PortError as error:
-                # One workload's actuator trouble must not keep the others from their scaling.
-                log.warning("%s could not be applied: %s", effect, error)
+            if not leads():
+                raise StaleFenceError(
+                    "leadership ended while orders were given; the next leader gives the rest"
+                )
+            if isinstance(effect, ScaleTo):
+                await self._scale(by_name[effect.workload], effect, token)
+            elif isinstance(effect, ReplaceReplica):
+                log.warning("%s", effect.sentence)
+                order = self._actuator.replace(by_name[effect.workload], effect.replica_id, fence=token)
+                if problem := await _problem(order):
+                    log.warning("%s of %s stays: %s", effect.replica_id, effect.workload, problem)
 
     async def _scale(self, workload: Workload, effect: ScaleTo, token: int) -> None:
-        detail, applied = "", True
-        try:
-            await self._actuator.scale(workload, effect.replicas, fence=token)
-        except StaleFenceError:
-            raise
-        except PortError as error:
-            detail, applied = str(error), False
-            log.warning("%s stays as it is: %s", workload.name, error)
+        problem = await _problem(self._actuator.scale(workload, effect.replicas, fence=token))
+        if problem:
+            log.warning("%s stays as it is: %s", workload.name, problem)
+        applied = problem is None
         outcome = Outcome(
-            effect.decision_id, self._clock.now(), applied, effect.replicas if applied else None, detail
+            effect.decision_id,
+            self._clock.now(),
+            applied,
+            effect.replicas if applied else None,
+            problem or "",
         )
-        async with self._store.unit_of_work() as uow:
-            try:
+        try:
+            async with self._store.unit_of_work() as uow:
                 await uow.decisions.outcome(outcome)
                 await uow.commit()
-            except NotFoundError:
-                log.exception("decision %s was acted on but is not in the ledger", effect.decision_id)
+        except PortError as error:
+            log.warning("what came of decision %s is not in the ledger: %s", effect.decision_id, error)
 
     async def _announce(self, effects: Sequence[Effect]) -> None:
         names = sorted({e.decision.workload for e in effects if isinstance(e, RecordDecision)})
@@ -245,6 +250,20 @@ def _priors(provisioning_delay_s: float) -> tuple[StagePrior, ...]:
     """Priors that know how long this machine is told to pretend it takes to get a node."""
     node = StagePrior("node", provisioning_delay_s, provisioning_delay_s)
     return tuple(node if p.name == node.name else p for p in DEFAULT_PRIORS)
+
+
+async def _problem(order: Awaitable[None]) -> str | None:
+    """What kept an order from being accepted: one workload's trouble must not keep the others from theirs."""
+    try:
+        await order
+    except StaleFenceError:
+        raise
+    except PortError as error:
+        return str(error)
+    except Exception as error:  # a defect of the actuator; the next tick asks again
+        log.exception("an order failed")
+        return f"unexpected: {error}"
+    return None
 
 
 def _batch_of(replica: Replica, replicas: Sequence[Replica]) -> int:

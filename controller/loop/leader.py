@@ -5,6 +5,7 @@ its own monotonic clock, so a stalled leader stops acting before another may sta
 writes besides, by the token. Refuses to guess: while the store is away nobody new leads.
 """
 
+import asyncio
 import logging
 from datetime import timedelta
 
@@ -16,6 +17,13 @@ log = logging.getLogger(__name__)
 # Renew this often within a lease; give up acting after SAFE_SHARE of it without a renewal.
 RENEWALS_PER_LEASE = 3
 SAFE_SHARE = 2 / 3
+
+
+def stop_if_cancelled() -> None:
+    """End this task if it was told to end and a library kept that to itself: nobody tells it a second time."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 class Leadership:
@@ -68,6 +76,7 @@ class Leadership:
         try:
             while True:
                 await self.renew()
+                stop_if_cancelled()
                 await self._clock.sleep(self._duration.total_seconds() / RENEWALS_PER_LEASE)
         finally:
             await self.release()

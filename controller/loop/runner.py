@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from controller.loop.calendar import events_by_workload
 from controller.loop.control import Control, World
 from controller.loop.forecasting import Forecasting
-from controller.loop.leader import Leadership
+from controller.loop.leader import Leadership, stop_if_cancelled
 from controller.loop.observe import Observer
 from controller.ports import Clock, PortError, StaleFenceError
 from controller.settings import Settings
@@ -72,6 +72,7 @@ class Runner:
             except Exception:  # the loop must outlive any defect of one turn; it is logged and counted
                 failures += 1
                 log.exception("%s failed", job.__name__)
+            stop_if_cancelled()
             self.failure_count += bool(failures)
             wait_s = period_s * min(BACKOFF_PERIODS_MAX, 1 + failures) - (self._clock.monotonic() - started_s)
             await self._clock.sleep(max(wait_s, 0.0))
@@ -123,11 +124,12 @@ class Runner:
         if token is None:
             self._loaded_for = None
             return
-        await self._load_once(await self._world())
-        await self._control.tick(token)
+        await self._load_once()
+        await self._control.tick(token, lambda: self._leadership.token == token)
         self.last_tick_at = self._clock.now()
 
-    async def _load_once(self, world: World) -> None:
-        if self._loaded_for != self._leadership.token:
-            await self._forecasting.load(world.workloads)
-            self._loaded_for = self._leadership.token
+    async def _load_once(self, world: World | None = None) -> None:
+        token = self._leadership.token
+        if self._loaded_for != token:
+            await self._forecasting.load((world or await self._world()).workloads)
+            self._loaded_for = token

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from controller.core.resources import AuditEntry
 from controller.ports import ConflictError, Store, UnitOfWork
-from controller.usecases.errors import EtagMismatchError, ExistsError, RequestIdReusedError
+from controller.usecases.errors import RequestIdReusedError, UseCaseError
 
 T = TypeVar("T")
 
@@ -67,9 +67,13 @@ async def perform(store: Store, call: Call[T], action: Callable[[UnitOfWork], Aw
             )
             await uow.commit()
             return result
-    except (ConflictError, ExistsError, EtagMismatchError):
-        # Two copies of one request may run at once: the loser meets the winner's row first. It is a
-        # retry, not a conflict, if the winner left its response under the same request id.
+    except RequestIdReusedError:
+        raise
+    except (ConflictError, UseCaseError):
+        if not call.request_id:
+            raise
+        # Two copies of one request may run at once: the loser meets what the winner made or removed. It is
+        # a retry, no refusal, if the winner left its response under the same request id.
         async with store.unit_of_work() as uow:
             stored = await _recall(uow, call)
         if stored is None:

@@ -13,7 +13,9 @@ SOURCES = ("controller", "forecaster", "engines", "migrations", "benchmarks")
 
 
 def tracked() -> list[Path]:
-    done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    # A checkout that another user made, as in many CI containers, is fine to read.
+    command = ["git", "-c", f"safe.directory={ROOT}", "ls-files", "-z"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return [ROOT / name for name in done.stdout.split("\0") if name and (ROOT / name).is_file()]
 
 

@@ -57,16 +57,19 @@ async def server(postgres_store: PostgresStore, signals: RedisSignalCache) -> As
 @pytest.fixture
 async def client(server: RunningServer) -> AsyncIterator[Client]:
     async with Client(server.target) as connected:
-        request = workload_service_pb2.CreateWorkloadRequest(
-            workload=workload_pb2.Workload(
-                model_name="recommender",
-                profiles=[workload_pb2.CapacityProfile(engine="int8", gpu_type="L4", qps_max=1000.0)],
-                max_replicas=60,
-            ),
-            workload_id="rec",
-        )
-        await connected.workloads.CreateWorkload(request)
+        await connected.workloads.CreateWorkload(creation_of_workload())
         yield connected
+
+
+def creation_of_workload() -> workload_service_pb2.CreateWorkloadRequest:
+    return workload_service_pb2.CreateWorkloadRequest(
+        workload=workload_pb2.Workload(
+            model_name="recommender",
+            profiles=[workload_pb2.CapacityProfile(engine="int8", gpu_type="L4", qps_max=1000.0)],
+            max_replicas=60,
+        ),
+        workload_id="rec",
+    )
 
 
 def tomorrow(hours: float = 24.0) -> datetime:
@@ -125,6 +128,15 @@ async def test_concurrent_copies_of_one_request_store_one_event(client: Client) 
     # Each copy made up an id of its own; the one that was stored answers for all.
     assert {response.name for response in responses} == {event.name async for event in listed}
     assert len({response.name for response in responses}) == 1
+
+
+async def test_concurrent_copies_of_one_deletion_all_succeed(client: Client) -> None:
+    for number in range(5):
+        request = workload_service_pb2.DeleteWorkloadRequest(name="workloads/rec", request_id=f"end-{number}")
+
+        await asyncio.gather(*(client.workloads.DeleteWorkload(request) for _ in range(4)))
+
+        await client.workloads.CreateWorkload(creation_of_workload())
 
 
 async def test_of_concurrent_changes_one_wins_and_the_others_are_told(client: Client) -> None:

@@ -1,0 +1,89 @@
+"""The jobs around the core: they end when told to, and one's trouble stays its own."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+
+from controller.adapters.fakes import FakeActuator
+from controller.core.types import Workload
+from controller.ports import StaleFenceError
+from tests.unit.loop.conftest import Fleet, Process
+
+Make = Callable[[str], Process]
+
+
+@pytest.fixture
+async def other(fleet: Fleet, recommender: Workload) -> Workload:
+    """A second workload, which comes first by name."""
+    workload = replace(recommender, name="assistant")
+    async with fleet.store.unit_of_work() as uow:
+        await uow.workloads.create(workload)
+        await uow.commit()
+    fleet.demand(workload.name, 8000.0)
+    fleet.demand(recommender.name, 8000.0)
+    return workload
+
+
+async def test_a_job_ends_also_when_a_library_keeps_the_cancellation_to_itself(process: Make) -> None:
+    turns, inside = 0, asyncio.Event()
+
+    async def job() -> None:
+        nonlocal turns
+        turns += 1
+        inside.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+
+    running = asyncio.create_task(process("a").runner._every(0.0, job))
+    await inside.wait()
+    running.cancel()
+    done, _ = await asyncio.wait([running], timeout=30)
+    running.cancel()
+
+    assert {running} == done
+    assert running.cancelled()
+    assert turns == 1
+
+
+async def test_orders_stop_when_leadership_ends_between_them(
+    fleet: Fleet, process: Make, recommender: Workload, other: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = process("a")
+    await leader.leadership.renew()
+    await leader.runner.scrape()
+    scale = fleet.actuator.scale
+
+    async def slow(workload: Workload, replicas: int, *, fence: int) -> None:
+        await scale(workload, replicas, fence=fence)
+        await fleet.clock.advance(30.0)  # longer than the lease
+
+    monkeypatch.setattr(fleet.actuator, "scale", slow)
+
+    with pytest.raises(StaleFenceError, match="leadership ended"):
+        await leader.runner.tick()
+
+    assert fleet.actuator.scaled == [(other.name, 2)]
+
+
+async def test_a_defect_in_one_order_is_recorded_and_leaves_the_others_alone(
+    fleet: Fleet, process: Make, recommender: Workload, other: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scale = FakeActuator.scale
+
+    async def broken(actuator: FakeActuator, workload: Workload, replicas: int, *, fence: int) -> None:
+        if workload.name == other.name:
+            raise ZeroDivisionError("a defect")
+        await scale(actuator, workload, replicas, fence=fence)
+
+    monkeypatch.setattr(FakeActuator, "scale", broken)
+
+    await process("a").turn()
+
+    assert fleet.actuator.scaled == [(recommender.name, 2)]
+    async with fleet.store.unit_of_work() as uow:
+        ((_, outcome),), _ = await uow.decisions.list(workload=other.name)
+    assert outcome is not None
+    assert (False, "unexpected: a defect") == (outcome.applied, outcome.detail)
