@@ -212,7 +212,10 @@ def summarize(scores: Sequence[SeriesScore], timings: Sequence[Timing]) -> Summa
     scores = [score for score in scores if not score.is_copy]
     return Summary(
         measures=tuple(_measures(scores, timings)),
-        relative={name: _relative(name, scores, timings) for name in names},
+        relative={
+            name: _relative(name, scores, timings)
+            for name in dict.fromkeys([*names, *(timing.method for timing in timings)])
+        },
         failures={name: found for name, found in failures.items() if found},
     )
 
