@@ -96,7 +96,7 @@ async def open_runtime(
         local = LocalProcessActuator.from_settings(settings, clock)
         stack.push_async_callback(local.close)
         actuator: Actuator = local if settings.actuator == "local_process" else DryRunActuator(local)
-        triton_meter = TritonDemandMeter(clock, baselines=local.baselines)
+        triton_meter = TritonDemandMeter(clock, baselines=local.baselines, departures=local.departures)
         stack.push_async_callback(triton_meter.close)
         observer = Observer(
             actuator, wrap_meter(triton_meter), cache, store, ttl=SIGNAL_TTL_PERIODS * settings.scrape_period

@@ -17,6 +17,7 @@ A workload's `target` says what to serve, all of it optional:
 import asyncio
 import itertools
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
@@ -26,7 +27,7 @@ from typing import Self
 
 from controller.actuators.triton import WarmFailure, WarmStage, WarmTarget, is_serving, verify_warm
 from controller.adapters.clock import SystemClock
-from controller.adapters.demand import ReplicaMetrics
+from controller.adapters.demand import Departure, ReplicaMetrics
 from controller.adapters.embedded.folder import DataFolder, FolderLock
 from controller.adapters.embedded.process import EmbeddedError
 from controller.adapters.embedded.triton_server import (
@@ -48,6 +49,7 @@ log = logging.getLogger(__name__)
 _LOADING_MAX = 2
 _DRAIN_POLL_S = 0.5
 _LOGS_MAX = 100  # of ended replicas
+_DEPARTURES_MAX = 1000  # that nobody has asked for
 _HEALTH_TIMEOUT_S = 2.0
 # In a row: one late answer on a busy machine is no reason to give a warm replica up.
 _HEALTH_FAILURES_MAX = 3
@@ -126,6 +128,7 @@ class LocalProcessActuator:
         self._pools: dict[str, list[_Running]] = {}
         self._desired: dict[str, int] = {}
         self._ending: set[asyncio.Task[None]] = set()
+        self._departures: deque[Departure] = deque(maxlen=_DEPARTURES_MAX)
         self._taken_ports: set[int] = set()
         self._change = asyncio.Event()
 
@@ -154,6 +157,12 @@ class LocalProcessActuator:
         """Counters of each replica just before its first request, by replica id: warm-up is no demand."""
         return {r.id: r.baseline for pool in self._pools.values() for r in pool if r.baseline is not None}
 
+    def departures(self) -> Sequence[Departure]:
+        """Last counters of the replicas that were drained since the last call: what no scrape would see any more."""
+        departed = tuple(self._departures)
+        self._departures.clear()
+        return departed
+
     async def scale(self, workload: Workload, replicas: int, *, fence: int) -> None:
         """Order or end replicas until `replicas` are neither leaving nor gone.
 
@@ -163,14 +172,11 @@ class LocalProcessActuator:
             UnavailableError: Triton's environment is missing, or another process owns the folder.
         """
         self._check(fence)
-        others = sum(count for name, count in self._desired.items() if name != workload.name)
-        if not 0 <= replicas <= self._replica_limit - others:
-            raise OrderError(
-                f"replicas: {replicas} of {workload.name} beside {others} others is outside 0 to "
-                f"{self._replica_limit}; lower it or raise FORECREST_REPLICA_LIMIT"
-            )
+        self._check_limit(workload, replicas)
         served = await self._prepare(workload) if replicas else None
-        self._check(fence)  # again: a newer leader may have ordered while this one waited
+        # Again: a newer leader, or an order for another workload, may have come while this one waited.
+        self._check(fence)
+        self._check_limit(workload, replicas)
         self._desired[workload.name] = replicas
         pool = self._pools.setdefault(workload.name, [])
         staying = [running for running in pool if not running.is_leaving]
@@ -222,6 +228,14 @@ class LocalProcessActuator:
                 f"fence {fence} is older than {self._fence}: another process leads; stop acting"
             )
         self._fence = fence
+
+    def _check_limit(self, workload: Workload, replicas: int) -> None:
+        others = sum(count for name, count in self._desired.items() if name != workload.name)
+        if not 0 <= replicas <= self._replica_limit - others:
+            raise OrderError(
+                f"replicas: {replicas} of {workload.name} beside {others} others is outside 0 to "
+                f"{self._replica_limit}; lower it or raise FORECREST_REPLICA_LIMIT"
+            )
 
     async def _prepare(self, workload: Workload) -> ServedModel:
         """What the workload serves, built if it is new; opens the folder on first use."""
@@ -352,6 +366,9 @@ class LocalProcessActuator:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._drain_s):
                     await self._drained(running.server)
+            last = await self._scraper.scrape(running.server.endpoints.metrics_url)
+            if isinstance(last, ReplicaMetrics):
+                self._departures.append(Departure(running.workload.name, running.id, last, running.baseline))
         running.life.cancel()
         await asyncio.gather(running.life, return_exceptions=True)
         if running.server is not None:
@@ -380,8 +397,11 @@ class LocalProcessActuator:
 
 def _prune_logs(folder: Path) -> None:
     """Keep the newest logs only: every replica has one of its own."""
-    logs = sorted(folder.glob("*.log*"), key=lambda path: path.stat().st_mtime)
-    for path in logs[:-_LOGS_MAX]:
+    written: list[tuple[float, Path]] = []
+    for path in folder.glob("*.log*"):
+        with suppress(FileNotFoundError):  # a guard turned it over meanwhile
+            written.append((path.stat().st_mtime, path))
+    for _, path in sorted(written)[:-_LOGS_MAX]:
         path.unlink(missing_ok=True)
 
 

@@ -60,6 +60,16 @@ class ReplicaMetrics:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """A replica's counters after its last request, read before its end; `baseline` as in `record`."""
+
+    workload: str
+    replica: str
+    last: ReplicaMetrics
+    baseline: ReplicaMetrics | None = None
+
+
 @dataclass(slots=True)
 class _Track:
     """What is remembered of one replica."""
@@ -105,6 +115,13 @@ class _Workload:
     demand: deque[_Span] = field(default_factory=deque[_Span])  # for the live windows
     watched: deque[_Span] = field(default_factory=deque[_Span])
     watched_until: datetime | None = None
+
+    def track(self, replica: str, first: ReplicaMetrics | None, now: datetime) -> _Track:
+        """What is remembered of a replica; a new one counts from `first`."""
+        if replica not in self.replicas:
+            mark = first.arrived_count if first else 0.0
+            self.replicas[replica] = _Track(first, mark, min(first.at, now) if first else now)
+        return self.replicas[replica]
 
     def minute(self, at: datetime) -> _Minute:
         """The minute that starts at `at`, to be changed."""
@@ -155,11 +172,7 @@ class DemandMeter:
         known = self._workloads.setdefault(workload, _Workload())
         since: datetime | None = None
         for replica, reading in readings.items():
-            track = known.replicas.get(replica)
-            if track is None:
-                first = (baselines or {}).get(replica) or reading
-                mark = first.arrived_count if first else 0.0
-                track = known.replicas[replica] = _Track(first, mark, min(first.at, now) if first else now)
+            track = known.track(replica, (baselines or {}).get(replica) or reading, now)
             since = track.expected_until if since is None else min(since, track.expected_until)
             self._expect(known, track, now)
             if reading is not None:
@@ -169,6 +182,16 @@ class DemandMeter:
         stable, panic = self.windows.get(workload, self._default_windows)
         self._forget(known, now, stable)
         return self._live(known, readings, stable, panic)
+
+    def depart(self, departure: Departure) -> None:
+        """Count what a replica got between its last reading by the caller and its end."""
+        known = self._workloads.setdefault(departure.workload, _Workload())
+        last = departure.last
+        track = known.track(departure.replica, departure.baseline or last, last.at)
+        since = track.expected_until
+        self._expect(known, track, last.at)
+        self._read(known, track, last)
+        self._watch(known, since, last.at)
 
     def drain(self, now: datetime) -> list[TrafficSample]:
         """Minutes that have ended and have changed since the last drain, oldest first.

@@ -17,7 +17,7 @@ from http import HTTPStatus
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-from controller.adapters.demand import DemandMeter, ReplicaMetrics
+from controller.adapters.demand import DemandMeter, Departure, ReplicaMetrics
 from controller.core.resources import TrafficSample
 from controller.core.types import DemandObservation, Replica, Stage
 from controller.ports import Clock, PoolView
@@ -132,10 +132,14 @@ class TritonDemandMeter:
         stable_window: timedelta = timedelta(seconds=60),
         panic_window: timedelta = timedelta(seconds=6),
         baselines: Callable[[], Mapping[str, ReplicaMetrics]] = dict,
+        departures: Callable[[], Sequence[Departure]] = tuple,
         concurrency: int = 64,
     ) -> None:
-        """`baselines` tells replicas' counters from just before their first request, where it is known."""
-        self._clock, self._baselines = clock, baselines
+        """`baselines` tells replicas' counters from just before their first request, where it is known.
+
+        `departures` hands out, once each, the last counters of replicas that have ended since.
+        """
+        self._clock, self._baselines, self._departures = clock, baselines, departures
         self._scraper = TritonScraper(clock, timeout_s=timeout_s)
         self._slots = asyncio.Semaphore(concurrency)
         self.meter = DemandMeter(stable_window=stable_window, panic_window=panic_window)
@@ -147,6 +151,8 @@ class TritonDemandMeter:
 
     async def scrape(self, views: Mapping[str, PoolView]) -> Mapping[str, DemandObservation]:
         """Scrape every warm or draining replica once; a workload nobody answered for is missing."""
+        for departure in self._departures():
+            self.meter.depart(departure)
         asked = [
             (name, replica)
             for name, view in views.items()

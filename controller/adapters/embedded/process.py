@@ -152,14 +152,18 @@ class ServerProcess:
     async def _read_events(self) -> None:
         assert self._guard.stdout is not None
         ended = ServerExit(code=-signal.SIGKILL, tail=("the guard process was killed",))
-        async for line in self._guard.stdout:
-            event = json.loads(line)
-            if event["event"] == "started":
-                self.pid = event["pid"]
-            if event["event"] == "exited":
-                ended = ServerExit(event["code"], tuple(event["tail"]))
-            elif event["event"] == "ready" or not self.spec.ready_lines:
-                self._ready.set_result(None)
+        try:
+            async for line in self._guard.stdout:
+                event = json.loads(line)
+                if event["event"] == "started":
+                    self.pid = event["pid"]
+                if event["event"] == "exited":
+                    ended = ServerExit(event["code"], tuple(event["tail"]))
+                elif event["event"] == "ready" or not self.spec.ready_lines:
+                    self._ready.set_result(None)
+        except ValueError:  # half a line, of a guard that was killed while it wrote, or one beyond all bounds
+            with contextlib.suppress(ProcessLookupError):
+                self._guard.kill()  # else whoever waits for the end would wait for ever
         await self._guard.wait()
         self._exit.set_result(ended)
 

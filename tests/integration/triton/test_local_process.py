@@ -103,6 +103,42 @@ async def test_metered_demand_is_what_was_sent_and_no_warm_up(actuator: LocalPro
     assert all(len(response.raw_output_contents[0]) == 16 * 4 for response in responses)
 
 
+async def test_requests_answered_after_the_last_scrape_of_a_leaving_replica_are_metered(
+    actuator: LocalProcessActuator,
+) -> None:
+    await actuator.scale(workload(), 1, fence=1)
+    replicas = await until(actuator, all_warm(1))
+    meter = TritonDemandMeter(
+        SystemClock(), timeout_s=30, baselines=actuator.baselines, departures=actuator.departures
+    )
+    balancer = Balancer()
+    balancer.set_endpoints(endpoints(replicas))
+
+    for count in (20, 30):
+        await meter.scrape(await actuator.observe([workload()]))
+        await asyncio.gather(*(balancer.infer(request(), timeout_s=30) for _ in range(count)))
+    await actuator.scale(workload(), 0, fence=1)
+    await until(actuator, lambda replicas: not replicas)
+    await meter.scrape(await actuator.observe([workload()]))
+
+    minutes = meter.meter._workloads["shop"].minutes.values()
+    await asyncio.gather(balancer.close(), meter.close())
+    assert sum(minute.demand for minute in minutes) == pytest.approx(50)
+    assert sum(minute.covered_s for minute in minutes) == pytest.approx(
+        sum(minute.expected_s for minute in minutes)
+    )
+
+
+async def test_orders_for_two_workloads_at_once_keep_to_the_limit(actuator: LocalProcessActuator) -> None:
+    outcomes = await asyncio.gather(
+        *(actuator.scale(workload(name=name), 3, fence=1) for name in ("shop", "search")),
+        return_exceptions=True,
+    )
+
+    assert sorted([OrderError, type(None)], key=repr) == sorted(map(type, outcomes), key=repr)
+    assert 3 == sum(len(actuator.view(name).replicas) for name in ("shop", "search"))
+
+
 async def test_scaling_down_under_load_fails_no_request(actuator: LocalProcessActuator) -> None:
     await actuator.scale(workload(), 2, fence=1)
     replicas = await until(actuator, all_warm(2))
