@@ -28,6 +28,7 @@ NAMES = ("multiplicative", "additive")
 POWER = 12.0
 # A copy further off than this has no weight worth computing.
 COPY_ERROR_MAX = 1.25
+GAIN_MIN = 0.3
 SCORE_LEVELS = (0.1, 0.5, 0.9, 0.95, 0.99)
 TRUST_EVENT = 0.2
 FLAG_SHIFT = 0.05
@@ -265,7 +266,8 @@ def _persistence(shares: Sequence[tuple[int, float]], grid: Grid) -> tuple[float
     """Return how much of a fresh level error to believe, and when half of that is gone."""
     if not shares:
         return 0.5, timedelta(hours=3)
-    gain = float(np.clip(shares[0][1], 0.05, 1.0))
+    # A jump unlike anything in this history must still be followed, so the belief has a floor.
+    gain = float(np.clip(shares[0][1], GAIN_MIN, 1.0))
     faded = [first for first, share in shares if share <= gain / 2.0]
     steps = faded[0] if faded else 2 * shares[-1][0]
     return gain, timedelta(seconds=max(steps, 1) * grid.step_s)

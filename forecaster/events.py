@@ -31,7 +31,7 @@ HALF_LIFE_OCCURRENCES = 12.0
 # How far demand in an event follows the usual demand around it: fully, half, or not at all (it depends on
 # the event alone). Learnt from past occurrences once there are enough to tell.
 TIES = (1.0, 0.5, 0.0)
-TIE_COUNT_MIN = 6
+TIE_COUNT_MIN = 3
 
 
 @dataclass(frozen=True, slots=True)

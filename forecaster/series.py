@@ -18,8 +18,11 @@ from forecaster.types import Floats, ForecastInputError
 DAY_S = 86_400
 NANOS = 1_000_000_000
 STEP_S_MIN = 1
-# Bounds work and memory; at 5 minutes this is four months, at one minute one month.
+# Bounds work and memory: five months at 5 minutes, a month at one minute. Finer steps get three weeks, so
+# that a week can still be seen, up to the second bound.
 POINT_COUNT_MAX = 45_000
+FINE_DAYS = 21
+FINE_POINT_COUNT_MAX = 250_000
 # A span beyond this holds no season that the models use (they look back one year).
 SPAN_DAYS_MAX = 800
 ROW_COUNT_MAX = 5_000_000
@@ -83,13 +86,15 @@ def to_grid(history: pd.Series, *, step: timedelta | None = None, now: datetime 
         if not len(seconds):
             raise ForecastInputError("history", "has no whole bucket before now; wait for one step.")
     offsets = (seconds - seconds[-1]) // step_s
-    count = int(min(-offsets[0] + 1, POINT_COUNT_MAX, SPAN_DAYS_MAX * (DAY_S // step_s) + 1))
+    day = DAY_S // step_s
+    bound = max(POINT_COUNT_MAX, min(FINE_DAYS * day, FINE_POINT_COUNT_MAX))
+    count = int(min(-offsets[0] + 1, bound, SPAN_DAYS_MAX * day + 1))
     grid = np.full(count, np.nan)
     inside = offsets > -count
     grid[offsets[inside] + count - 1] = values[inside]
     if not bool(np.isfinite(grid).any()):
         raise ForecastInputError("history", "holds no number within the span used; record demand first.")
-    outage = _outages(grid, DAY_S // step_s)
+    outage = _outages(grid, day)
     grid[outage] = np.nan
     start_s = int(seconds[-1]) - (count - 1) * step_s
     return Grid(grid, start_s, step_s, int(np.isfinite(grid).sum()), int(outage.sum()))

@@ -29,6 +29,7 @@ RIDGE_LONG = 0.12
 RIDGE_FEW = 0.3
 WEEKLESS = 0.12
 HULL_MARGIN = 1.0
+HULL_MEMORY = 16.0
 BAND_GROWTH = 3.0
 # Rows of one event are one observation, however many they are.
 RIDGE_EVENT = 4.0
@@ -237,9 +238,10 @@ def fit_band(c: Context, p: Plan) -> Band | None:
     g_now = log_scale_features(c, last, p.steps, floor)
     newest = slice(FIRST_LEVEL, FIRST_LEVEL + len(c.levels))
     closed = closed_at(s, p.origins, p.picks).ravel()[rows]
-    offset = _within(
-        x_now[0] @ beta, x_now[0, :, 1 : FIRST_LEVEL + len(c.levels)], HULL_MARGIN * _median(size)
-    )
+    # A memory far shorter than the horizon says nothing about it.
+    slow = FIRST_LEVEL + np.flatnonzero(c.lives >= p.picks.mean() / HULL_MEMORY)
+    views = x_now[0][:, np.append(np.arange(1, FIRST_LEVEL), slow)]
+    offset = _within(x_now[0] @ beta, views, HULL_MARGIN * _median(size))
     return Band(
         location=anchor_now[0] + offset,
         pull=x_now[0, :, newest] @ beta[newest],
