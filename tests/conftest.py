@@ -13,12 +13,19 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from hypothesis import HealthCheck, settings
 from psycopg import sql
 from sqlalchemy.engine import URL, make_url
 
 from controller.adapters.embedded.guard import _descendants
 from controller.adapters.embedded.stack import EmbeddedStack, embedded_stack
 from controller.adapters.postgres import Limits, PostgresStore, migrate
+
+# A busy machine is slow, which is no failure; and a change fails for what it does, not for the examples it drew.
+# `--hypothesis-profile=explore` draws new ones.
+settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("repeatable", settings.get_profile("explore"), derandomize=True)
+settings.load_profile("repeatable")
 
 
 @pytest.fixture(scope="session")
