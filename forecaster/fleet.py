@@ -9,7 +9,7 @@ Called by: the controller's refit cycle and the command line.
 
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -173,7 +173,7 @@ def _alone(job: Job) -> Outcome:
 
 
 @contextmanager
-def _pool(count: int) -> Iterator[ProcessPoolExecutor]:
+def _pool(count: int) -> Generator[ProcessPoolExecutor]:
     """Start workers that keep to one core each: the fleet is parallel by processes already.
 
     Numerical libraries read these variables once, when a worker loads them, so they must be in the
