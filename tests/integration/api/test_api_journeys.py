@@ -89,7 +89,7 @@ def creation(event_id: str = "double-eleven", **changes: object) -> event_servic
 
 
 async def take(stream: AsyncIterator[T], count: int) -> list[T]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         return [await anext(stream) for _ in range(count)]
 
 
@@ -256,7 +256,7 @@ async def decide(store: PostgresStore, signals: RedisSignalCache, number: int) -
 async def signalled(stream: AsyncIterator[T], signals: RedisSignalCache) -> T:
     """Await the next message; repeat the signal meanwhile, as the loop does every tick: it is lossy by design."""
     waiting = asyncio.ensure_future(anext(stream))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not waiting.done():
             await signals.publish(CHANGES, b"workloads/rec")
             await asyncio.wait({waiting}, timeout=0.2)

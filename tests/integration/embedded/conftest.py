@@ -45,7 +45,7 @@ class Holder:
     async def everything_ended(self) -> None:
         """Wait until the process and all its descendants are gone; the kernel tells through pidfds."""
         await self.process.wait()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             for pid in self.descendants:
                 await _ended(pid)
 

@@ -135,7 +135,7 @@ asyncio.run(main())
             return
         ended = asyncio.Event()
         asyncio.get_running_loop().add_reader(fd, ended.set)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await ended.wait()
         asyncio.get_running_loop().remove_reader(fd)
         os.close(fd)

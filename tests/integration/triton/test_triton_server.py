@@ -37,7 +37,7 @@ async def load(server: TritonServer, model: ServedModel) -> None:
 
 
 async def all_ended(pids: list[int]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         for pid in pids:
             try:
                 fd = os.pidfd_open(pid)

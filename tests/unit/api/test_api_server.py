@@ -56,7 +56,7 @@ async def health_of(client: Client, service: str = "") -> int:
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not await condition():  # noqa: ASYNC110 -- another process side has no event to wait for
             await asyncio.sleep(0)
 

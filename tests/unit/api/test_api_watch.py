@@ -62,7 +62,7 @@ async def decide(store: FakeStore, signals: FakeSignalCache, *decisions: Decisio
 
 
 async def take(stream: AsyncIterator[T], count: int) -> list[T]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         return [await anext(stream) for _ in range(count)]
 
 
@@ -151,7 +151,7 @@ async def test_more_streams_than_the_limit_are_refused_and_a_closed_one_makes_ro
             return
 
     assert (error.code, error.reason) == ("RESOURCE_EXHAUSTED", "TOO_MANY_STREAMS")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await admitted()
 
 
@@ -221,7 +221,7 @@ async def test_a_slow_watcher_of_an_event_gets_the_newest_view(
     for verified in range(4):
         await progress(store, signals, a_contract(ContractState.PREWARMING, verified))
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         async for response in stream:
             if response.prewarms[0].contract.verified_count == 3:
                 break
