@@ -26,6 +26,7 @@ MINUTE = timedelta(minutes=1)
 STEP_MAX = timedelta(days=1)
 ROWS_MAX = 5_000_000
 PROBLEMS_MAX = 5
+VALUE_MAX = 1e10  # as requests per second of a whole minute still within what the store takes
 
 
 class Unit(StrEnum):
@@ -142,7 +143,10 @@ def _timestamp(cell: str) -> datetime:
         ) from None
     if at.tzinfo is None:
         raise ValueError(f"timestamp {cell!r} has no time zone; add Z or an offset such as +08:00.")
-    return at.astimezone(UTC)
+    try:
+        return at.astimezone(UTC)
+    except OverflowError:
+        raise ValueError(f"timestamp {cell!r} lies outside the years 1 to 9999; correct it.") from None
 
 
 def _value(cell: str) -> float:
@@ -156,6 +160,8 @@ def _value(cell: str) -> float:
         raise ValueError(f"value {cell} is not finite; leave the row out if it is unknown.")
     if value < 0:
         raise ValueError(f"value {cell} is negative; demand is at least 0.")
+    if value > VALUE_MAX:
+        raise ValueError(f"value {cell} is more than {VALUE_MAX:g}; check the column and its unit.")
     return value
 
 

@@ -36,6 +36,8 @@ def _write(path: Path, *lines: str) -> Path:
         ("2026-01-01T02:00:00Z,-1", "line 4: value -1 is negative; demand is at least 0"),
         ("2026-01-01T02:00:00Z,many", "line 4: value 'many' is not a number"),
         ("2026-01-01T02:00:00Z,", "line 4: value '' is not a number; leave the row out"),
+        ("2026-01-01T02:00:00Z,1e308", "line 4: value 1e308 is more than 1e+10; check the column"),
+        ("0001-01-01T00:00:00+14:00,5", "line 4: timestamp '0001-01-01T00:00:00+14:00' lies outside"),
         ("yesterday,5", "line 4: timestamp 'yesterday' is not ISO 8601; write it as"),
         ("2026-01-01T02:00:00Z,5,6", "line 4: has 3 columns; write timestamp,value"),
         (
