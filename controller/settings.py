@@ -6,11 +6,19 @@ Every window, period and limit of the shell has its bound here; policy per workl
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
+_URLS = {
+    "database_url": (
+        {"postgres", "postgresql", "postgresql+psycopg"},
+        "postgresql://user:password@host:5432/name",
+    ),
+    "redis_url": ({"redis", "rediss", "unix"}, "redis://:password@host:6379/0"),
+}
 
 
 class Settings(BaseSettings):
@@ -50,6 +58,19 @@ class Settings(BaseSettings):
     workloads_max: Annotated[int, Field(ge=1, le=100_000)] = 20_000
     occurrences_max: Annotated[int, Field(ge=1, le=10_000)] = 500  # events looked at per workload and tick
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+
+    @field_validator("database_url", "redis_url")
+    @classmethod
+    def _is_url(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        schemes, example = _URLS[str(info.field_name)]
+        try:
+            parts = urlsplit(value.get_secret_value()) if value else None
+            fits = parts is None or (parts.scheme in schemes and (parts.port or 1) > 0)
+        except ValueError:  # its text may hold the password, ours does not
+            fits = False
+        if not fits:
+            raise ValueError(f"is no such URL; write {example}")
+        return value
 
     @model_validator(mode="after")
     def _steps_fit(self) -> Self:

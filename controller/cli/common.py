@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 WIDTH_MAX = 80
 DEFAULT_ADDRESS = "127.0.0.1:7443"
-DATA_DIR = Path(".forecrest")
+DATA_DIR = Path(os.environ.get("FORECREST_DATA_DIR") or ".forecrest")
 # The demo keeps its own folder below, so that its clock never meets real data.
 STATE_FILES = (DATA_DIR / "runtime.json", DATA_DIR / "demo" / "runtime.json")
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 2, 130, 143
@@ -181,12 +181,21 @@ def parse_duration(text: str, field: str) -> timedelta:
     if not text.strip() or found is None or not any(found.groups()):
         raise CliError(f"{field}: {text!r} is no duration; write 90s, 5m, 1h30m or 2d.", EXIT_USAGE)
     days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
-    return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+    try:
+        return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+    except OverflowError:
+        raise CliError(f"{field}: {text!r} is longer than any calendar; write less.", EXIT_USAGE) from None
 
 
 def parse_time(text: str, field: str, now: datetime) -> datetime:
     """Read an ISO 8601 instant with its zone, ``now``, ``+2h`` or ``-1d``; raise CliError naming ``field``."""
-    text = text.strip()
+    try:
+        return _instant(text.strip(), field, now)
+    except OverflowError:
+        raise CliError(f"{field}: {text!r} lies outside the years 1 to 9999.", EXIT_USAGE) from None
+
+
+def _instant(text: str, field: str, now: datetime) -> datetime:
     if text == "now":
         return now
     if text[:1] in {"+", "-"}:

@@ -41,9 +41,9 @@ class Finding:
 
 
 def doctor(
-    data_dir: Annotated[Path, typer.Option(help="Folder of the embedded servers' data.")] = Path(
-        ".forecrest"
-    ),
+    data_dir: Annotated[
+        Path, typer.Option(envvar="FORECREST_DATA_DIR", help="Folder of the embedded servers' data.")
+    ] = Path(".forecrest"),
     as_json: AsJson = False,
 ) -> None:
     """Check Python, Triton's environment, packages, ports, disk, database and cache; say how to put things right.

@@ -13,7 +13,9 @@ from controller.cli.common import EXIT_USAGE, CliError, err, out, run
 if TYPE_CHECKING:
     from controller.settings import Settings
 
-DataDir = Annotated[Path, typer.Option(help="Folder of the embedded servers' data.")]
+DataDir = Annotated[
+    Path, typer.Option(envvar="FORECREST_DATA_DIR", help="Folder of the embedded servers' data.")
+]
 Bind = Annotated[str | None, typer.Option(help="host:port of the gRPC API; port 0 picks a free one.")]
 
 
@@ -38,6 +40,8 @@ def configure_logging(level: str) -> None:
     logging.basicConfig(
         level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", datefmt="%H:%M:%S"
     )
+    # What it has to say at INFO is its own plumbing, a screenful of it before our first line.
+    logging.getLogger("alembic").setLevel(logging.WARNING)
 
 
 def up(data_dir: DataDir = Path(".forecrest"), bind: Bind = None) -> None:
@@ -78,8 +82,10 @@ async def _serve(settings: "Settings", where: str) -> None:
     from controller.bootstrap import open_runtime  # noqa: PLC0415
     from controller.ports import PortError  # noqa: PLC0415
 
+    has_served = False
     try:
         async with open_runtime(settings) as runtime:
+            has_served = True
             out().print(f"Forecrest serves gRPC on [bold]{runtime.api.target}[/], on {where}.")
             out().print("Try: forecrest doctor · forecrest workloads list · Ctrl-C ends it.")
             server = asyncio.create_task(runtime.api.wait())
@@ -91,7 +97,8 @@ async def _serve(settings: "Settings", where: str) -> None:
     except (EmbeddedError, BindError, PortError) as error:
         raise CliError(str(error)) from error
     finally:
-        err().print("Stopped.")
+        if has_served:
+            err().print("Stopped.")
 
 
 def migrate(
@@ -121,10 +128,14 @@ def migrate(
     from controller.adapters.postgres import migrate as schema  # noqa: PLC0415
     from controller.ports import PortError  # noqa: PLC0415
 
+    checked = read_settings(database_url=database_url).database_url
+    assert checked is not None
+    url = checked.get_secret_value()
+
     async def call() -> None:
         if not check:
-            await asyncio.to_thread(schema.upgrade, database_url)
-        store = PostgresStore(database_url)
+            await asyncio.to_thread(schema.upgrade, url)
+        store = PostgresStore(url)
         try:
             await store.check_revision()
         finally:

@@ -172,6 +172,10 @@ def test_the_same_workload_twice_in_a_file_is_refused(tmp_path: Path) -> None:
         (["events", "update", "x"], 2, "Nothing to change"),
         (["events", "list", "--state", "GONE"], 2, "choose from SCHEDULED"),
         (["history", "export", "-w", "x", "--start", "now", "--end", "-1d"], 2, "--start: must come before"),
+        (["history", "export", "-w", "x", "--start", "-9999999d"], 2, "outside the years 1 to 9999"),
+        (["history", "export", "-w", "x", "--step", "9999999999d"], 2, "longer than any calendar"),
+        (["migrate", "--database-url", "mysql://u:s3cret@h/x"], 2, "FORECREST_DATABASE_URL: is no such URL"),
+        (["migrate", "--database-url", "postgresql://u:s3cret@h:x/y"], 2, "write postgresql://"),
     ],
 )
 def test_wrong_usage_ends_with_its_code_and_a_sentence(
@@ -189,6 +193,7 @@ def test_wrong_usage_ends_with_its_code_and_a_sentence(
     captured = capsys.readouterr()
     assert said in captured.err
     assert "Traceback" not in captured.err
+    assert "s3cret" not in captured.err
     assert "" == captured.out
 
 
@@ -199,6 +204,17 @@ def test_a_setting_that_makes_no_sense_is_named(
 
     assert 2 == run_command(["up"])
     assert "FORECREST_TICK_PERIOD_S" in capsys.readouterr().err
+
+
+def test_the_data_folder_is_that_of_the_environment(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORECREST_DATA_DIR", str(tmp_path))
+
+    run_command(["doctor", "--json"])
+
+    disk = next(f for f in json.loads(capsys.readouterr().out) if f["check"] == "disk")
+    assert disk["detail"].endswith(str(tmp_path))
 
 
 def test_no_controller_says_how_to_start_one(capsys: pytest.CaptureFixture[str]) -> None:
