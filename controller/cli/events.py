@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
-from forecrest.v1 import event_pb2, event_service_pb2
+from forecrest.v1 import event_pb2, event_service_pb2, forecast_pb2
 from rich.console import Console
 
 from controller.cli.common import (
@@ -63,6 +63,8 @@ Rrule = Annotated[str | None, typer.Option(help="Recurrence (RFC 5545): FREQ=WEE
 Labels = Annotated[
     list[str] | None, typer.Option("--label", help="Free label key=value; repeat for several.")
 ]
+READY = forecast_pb2.FORECAST_STATE_READY
+
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, store nothing.")]
 
 
@@ -177,8 +179,8 @@ def create(
 ) -> None:
     """Register an event, and say what it will cost.
 
-    Example: `forecrest events create singles-day -w recommender --start 2026-11-11T00:00
-    --end 2026-11-11T02:00 --time-zone Asia/Shanghai --peak-qps 35000`
+    Example: `forecrest events create singles-day -w recommender --start 2030-11-11T00:00
+    --end 2030-11-11T02:00 --time-zone Asia/Shanghai --peak-qps 200`
     """
     event = event_pb2.Event()
     _filled(
@@ -250,7 +252,7 @@ def update(
 ) -> None:
     """Change an event; what is not given stays. The next tick plans with it.
 
-    Example: `forecrest events update singles-day --peak-qps 42000`
+    Example: `forecrest events update singles-day --peak-qps 250`
     """
     event = event_pb2.Event(name=resource("events", event_id))
     mask = _filled(
@@ -346,11 +348,16 @@ def preview(
 
 def _print_preview(console: Console, response: event_service_pb2.PreviewEventResponse) -> None:
     for one in response.workloads:
-        console.print(f"[bold]{bare(one.workload)}[/]: {one.sentence}")
+        console.print(one.sentence)  # begins with the workload's name
         if one.HasField("prewarm_start_time"):
             console.print(
                 f"  first order {when(one.prewarm_start_time, seconds=True)} UTC, "
                 f"warm by {when(one.deadline_time, seconds=True)} UTC"
+            )
+        if response.event.HasField("expected_multiplier") and one.forecast_state != READY:
+            console.print(
+                "  [bold red]The forecast that is multiplied is not ready[/]: give --peak-qps, or preview "
+                "again when there is more history."
             )
     console.print(
         f"On top of what would run anyway: {response.extra_replica_hours:.2f} replica-hours, "

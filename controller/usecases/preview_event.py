@@ -286,9 +286,12 @@ def _sentence(preview: WorkloadPreview, now: datetime) -> str:
             f"{name} cannot be sized: there is no forecast for that time and no expected peak; "
             "give expected_peak_qps, or preview again closer to the event."
         )
-    parts = [
-        f"{name} needs {preview.replicas + preview.unmet_replicas} replicas for {floor.demand_qps:.0f} QPS"
-    ]
+    count, asked = preview.replicas + preview.unmet_replicas, preview.occurrence.expected_peak_qps
+    parts = [f"{name} needs {count} replica{'' if count == 1 else 's'} for {floor.demand_qps:.0f} QPS"]
+    if asked is not None and floor.demand_qps > 1.01 * asked:
+        parts[0] += (
+            f" ({asked:.0f} expected, and room above it for a confidence of {preview.occurrence.confidence:g})"
+        )
     if preview.unmet_replicas:
         parts.append(
             f"{preview.unmet_replicas} of them are beyond max_replicas or quota: raise the limit or expect queueing"
