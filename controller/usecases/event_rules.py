@@ -66,6 +66,7 @@ def _resolve(
         return None  # said already
     try:
         resolved = to_instant(local, zone)
+        given_local = None if instant is None else to_local(instant, time_zone)
     except (OverflowError, ValueError):
         findings.add(f"{side}_local", "is outside the calendar; use a date within 5 years from now")
         return None
@@ -73,7 +74,7 @@ def _resolve(
         findings.add(
             f"{side}_local", f"does not exist in {time_zone} on that day; start the recurrence on another day"
         )
-    if instant is not None and to_local(instant, time_zone).replace(microsecond=0) == local:
+    if instant is not None and given_local is not None and given_local.replace(microsecond=0) == local:
         return instant  # also the second of an hour that occurs twice: the instant says which
     if instant is not None:
         findings.add(

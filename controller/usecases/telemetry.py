@@ -15,6 +15,7 @@ COUNT_MAX = 1e12
 AGE_MAX = 3653 * DAY
 # Clocks of well-kept machines differ by less; more would be demand from the future.
 SKEW_MAX = MINUTE
+BACKLOG_TTL_MAX = 10 * MINUTE
 # A message that lists ten thousand violations helps nobody.
 VIOLATIONS_MAX = 20
 _LOOKUPS_MAX = 20
@@ -66,9 +67,9 @@ async def record_backlog(
         at = f"samples[{index}]."
         findings.text(f"{at}source", backlog.source, 1, 63)
         findings.number(f"{at}count", backlog.count, 0, COUNT_MAX, unit="requests")
-        findings.duration(f"{at}ttl", backlog.ttl, SECOND, 10 * MINUTE)
+        findings.duration(f"{at}ttl", backlog.ttl, SECOND, BACKLOG_TTL_MAX)
         findings.require(
-            now - backlog.ttl < backlog.at <= now + SKEW_MAX,
+            now - min(backlog.ttl, BACKLOG_TTL_MAX) < backlog.at <= now + SKEW_MAX,
             f"{at}observe_time",
             "must not be in the future nor older than the ttl; send a fresh count",
         )

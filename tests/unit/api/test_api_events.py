@@ -155,6 +155,12 @@ async def test_an_event_without_an_id_gets_one(client: Client) -> None:
             "between start_time",
             id="an exception before the start",
         ),
+        pytest.param(
+            {"start_time": datetime(9999, 12, 31, 23, 59, tzinfo=UTC)},
+            "event.start_local",
+            "outside the calendar",
+            id="an instant that its zone cannot express",
+        ),
         pytest.param({"rrule": "FREQ=SECONDLY"}, "event.rrule", "cannot use", id="secondly"),
         pytest.param(
             {"rrule": "FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30"}, "event.rrule", "first", id="30 February"
