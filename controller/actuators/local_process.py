@@ -243,6 +243,8 @@ class LocalProcessActuator:
             async with self._opening:
                 if self._lock is None:
                     folder = DataFolder.prepare(self._folder)
+                    # Replicas run as ourselves, so nobody else has to pass through to the models.
+                    folder.path.chmod(0o700)
                     self._environment = await asyncio.to_thread(self._find_environment)
                     self._lock = await FolderLock.acquire(folder.path)
                     # We hold the folder, so whatever servers of it left in shared memory is litter.

@@ -5,6 +5,7 @@ written is kept (bounded) and written later, so a store that is away for a while
 cache the newest observations are used from memory. Called by the runner while this process leads.
 """
 
+import itertools
 import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,7 @@ log = logging.getLogger(__name__)
 
 # Samples kept while the store is away: a day of a thousand workloads at one a minute.
 PENDING_MAX = 1_500_000
+BATCH_MAX = 10_000
 
 
 class Observer:
@@ -67,18 +69,21 @@ class Observer:
 
     async def flush(self) -> None:
         """Write pending minutes; keep them if the store is away."""
-        if not self._pending:
-            return
-        batch = list(self._pending)
-        try:
-            async with self._store.unit_of_work() as uow:
-                await uow.traffic.upsert(batch)
-                await uow.commit()
-        except UnavailableError as error:
-            log.warning("%d minutes of traffic wait for the store: %s", len(batch), error)
-            return
-        for _ in batch:
-            self._pending.popleft()
+        while self._pending:
+            # In bounded batches: a day's worth at once would hold the event loop, and with it the lease.
+            batch = list(itertools.islice(self._pending, BATCH_MAX))
+            try:
+                async with self._store.unit_of_work() as uow:
+                    await uow.traffic.upsert(batch)
+                    await uow.commit()
+            except UnavailableError as error:
+                log.warning("%d minutes of traffic wait for the store: %s", len(self._pending), error)
+                return
+            except ValueError:
+                # For ever refused, such as minutes of a clock that was not set yet: they must not hold up the rest.
+                log.exception("%d minutes of traffic are dropped", len(batch))
+            for _ in batch:
+                self._pending.popleft()
 
     async def demand(self, workloads: Sequence[str]) -> dict[str, DemandObservation]:
         """Newest demand per workload with pushed backlog added; from memory where the cache is away."""

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from controller.core.resources import EventState, TrafficEvent, TrafficSample
 from controller.core.types import ContractState, Decision, Workload
+from controller.loop.observe import BATCH_MAX
 from controller.ports import StaleFenceError
 from tests.unit.loop.conftest import START, Fleet, Process
 
@@ -145,3 +146,30 @@ async def test_minutes_wait_for_the_store_and_are_written_later(
     async with fleet.store.unit_of_work() as uow:
         stored = await uow.traffic.read(NAME, START, START + timedelta(minutes=1))
     assert list(stored) == [(START, 8000.0)]
+
+
+async def test_minutes_that_can_never_be_stored_do_not_hold_up_those_that_can(
+    fleet: Fleet, process: Make, recommender: Workload
+) -> None:
+    leader = process("a")
+    fleet.meter.samples = [TrafficSample(NAME, datetime(1970, 1, 1, tzinfo=UTC), 1.0)]
+    await leader.observer.scrape([recommender])
+    fleet.meter.samples = [TrafficSample(NAME, START, 480_000.0)]
+
+    await leader.observer.scrape([recommender])
+
+    async with fleet.store.unit_of_work() as uow:
+        assert (START, START) == await uow.traffic.span(NAME)
+
+
+async def test_a_long_outage_is_caught_up_in_batches(
+    fleet: Fleet, process: Make, recommender: Workload
+) -> None:
+    leader = process("a")
+    minutes = [START + timedelta(minutes=index) for index in range(BATCH_MAX + 5)]
+    fleet.meter.samples = [TrafficSample(NAME, at, 60.0) for at in minutes]
+
+    await leader.observer.scrape([recommender])
+
+    async with fleet.store.unit_of_work() as uow:
+        assert (minutes[0], minutes[-1]) == await uow.traffic.span(NAME)
