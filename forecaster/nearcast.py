@@ -32,6 +32,9 @@ FIT_SAMPLES_MAX: Final = 8000
 # A mix that leans to the best expert, and averages those that are about as good: on a noisy trace 12 instead
 # of 4 cost 5 % more replica-hours at 0.1 % violations, on smooth ones nothing.
 MIX_POWER: Final = 4.0
+# Samples within about this time of day count in full, others by the share.
+NEARBY_HOURS: Final = 1.5
+ELSEWHEN_SHARE: Final = 0.2
 SHORT_S: Final = 240.0
 LONG_S: Final = 1500.0
 SLACK_S: Final = 300
@@ -233,7 +236,10 @@ def _fit(bases: Floats, highest: Floats, levels: Floats, unit: float, day: int) 
     use = np.flatnonzero(np.isfinite(highest) & (age <= HISTORY_DAYS))
     use = use[len(use) % max(1, len(use) // FIT_SAMPLES_MAX) :: max(1, len(use) // FIT_SAMPLES_MAX)]
     target = np.log(highest[use] + floor)
-    importance = 0.5 ** (age[use] / HALF_LIFE_DAYS) * (highest[use] + 0.01 * unit)
+    # Ramps at one time of day and calm at another: what happened at about this time counts most.
+    apart = np.abs((age[use] + 0.5) % 1.0 - 0.5) * 24.0
+    nearby = ELSEWHEN_SHARE + np.exp(-0.5 * (apart / NEARBY_HOURS) ** 2)
+    importance = 0.5 ** (age[use] / HALF_LIFE_DAYS) * (highest[use] + 0.01 * unit) * nearby
     scored = age[use] <= SCORE_DAYS
     stride = max(1, int(scored.sum()) // SCORE_SAMPLES_MAX)
     pick = np.flatnonzero(scored)[::stride]

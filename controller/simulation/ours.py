@@ -88,13 +88,16 @@ class Foresight:
         self._rows: list[Floats] = []
         self._near: dict[float, tuple[float, ...] | None] = {}
 
-    def near(self, now_s: float, last_qps: float) -> tuple[float, ...] | None:
-        """Return quantiles at ``LEVELS`` of the highest demand from ``now_s`` until an order of now is warm."""
+    def near(self, now_s: float, last_qps: float | None) -> tuple[float, ...] | None:
+        """Return quantiles at ``LEVELS`` of the highest demand from ``now_s`` until an order of now is warm.
+
+        ``last_qps`` None: nothing was observed lately; the same time on earlier days still says something.
+        """
         if now_s not in self._near:
             self._near[now_s] = self._compute(now_s, last_qps)
         return self._near[now_s]
 
-    def _compute(self, now_s: float, last_qps: float) -> tuple[float, ...] | None:
+    def _compute(self, now_s: float, last_qps: float | None) -> tuple[float, ...] | None:
         place = int(now_s // self.trace.step_s)
         if not 0 < place < len(self.trace.qps):
             return None
@@ -109,7 +112,7 @@ class Foresight:
             values = self._rows[number][age]
         else:  # within a bucket the newest minute is known already
             newest = Newest(
-                last=last_qps,
+                last=float(self._last[place - 1]) if last_qps is None else last_qps,
                 short=float(self._short[place - 1]),
                 long=float(self._long[place - 1]),
                 expected=float(self._expected[place]),
@@ -274,7 +277,7 @@ class Forecrest:
 
     def _near(self, now_s: float, observation: Observation) -> NearDemand | None:
         foresight, trace = self._foresight, self._trace
-        if foresight is None or trace is None or observation.stable_qps is None:
+        if foresight is None or trace is None:
             return None
         qps = foresight.near(now_s, observation.stable_qps)
         if qps is None:
