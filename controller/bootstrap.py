@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any, NoReturn
 
 from controller.actuators.dry_run import DryRunActuator
 from controller.actuators.local_process import LocalProcessActuator
@@ -54,7 +55,9 @@ class Runtime:
     leadership: Leadership
     runner: Runner
     api: RunningServer
-    loop: asyncio.Task[None] | None  # ends only by a defect: whoever runs the process must end it then
+    # These end only when something broke for good: whoever runs the process must end it then.
+    loop: asyncio.Task[None] | None
+    servers: asyncio.Task[NoReturn] | None  # raises EmbeddedError; None without embedded servers
 
 
 def holder_name(settings: Settings) -> str:
@@ -85,7 +88,7 @@ async def open_runtime(
     """
     clock = clock or SystemClock()
     async with AsyncExitStack() as stack:
-        database_url, redis_url = await _servers(settings, stack)
+        database_url, redis_url, servers = await _servers(settings, stack)
         store = PostgresStore(database_url)
         stack.push_async_callback(store.close)
         await store.check_revision()
@@ -138,20 +141,25 @@ async def open_runtime(
             runner,
             api,
             loop,
+            servers,
         )
 
 
-async def _servers(settings: Settings, stack: AsyncExitStack) -> tuple[str, str]:
-    """URLs of PostgreSQL and Redis, with the embedded ones started and migrated where none are given."""
+async def _servers(
+    settings: Settings, stack: AsyncExitStack
+) -> tuple[str, str, asyncio.Task[NoReturn] | None]:
+    """URLs of PostgreSQL and Redis, with the embedded ones started, watched and migrated where none are given."""
     if settings.database_url is not None and settings.redis_url is not None:
-        return settings.database_url.get_secret_value(), settings.redis_url.get_secret_value()
+        return settings.database_url.get_secret_value(), settings.redis_url.get_secret_value(), None
     embedded = await stack.enter_async_context(EmbeddedStack(settings.data_dir))
+    watch = asyncio.create_task(embedded.watch(), name="embedded-servers")
+    stack.push_async_callback(_end, watch)
     if settings.database_url is None:
         # A database we started is ours to migrate; one we were given is migrated by `forecrest migrate`.
         await asyncio.to_thread(migrate.upgrade, embedded.database_url)
     database = settings.database_url.get_secret_value() if settings.database_url else embedded.database_url
     redis = settings.redis_url.get_secret_value() if settings.redis_url else embedded.redis_url
-    return database, redis
+    return database, redis, watch
 
 
 def _announce(data_dir: Path, api: RunningServer, stack: AsyncExitStack) -> None:
@@ -162,6 +170,6 @@ def _announce(data_dir: Path, api: RunningServer, stack: AsyncExitStack) -> None
     stack.callback(path.unlink, missing_ok=True)
 
 
-async def _end(task: asyncio.Task[None]) -> None:
+async def _end(task: asyncio.Task[Any]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -48,6 +48,9 @@ log = logging.getLogger(__name__)
 # So many replicas load at once: more would only take each other's cores, and their probes' latency.
 _LOADING_MAX = 2
 _DRAIN_POLL_S = 0.5
+_LAST_SCRAPE_S = (
+    5.0  # a replica's first and last counters are read once, so they may take longer than a scrape
+)
 _LOGS_MAX = 100  # of ended replicas
 _DEPARTURES_MAX = 1000  # that nobody has asked for
 _HEALTH_TIMEOUT_S = 2.0
@@ -122,7 +125,7 @@ class LocalProcessActuator:
         self._lock: FolderLock | None = None
         self._opening = asyncio.Lock()
         self._loading = asyncio.Semaphore(_LOADING_MAX)
-        self._scraper = TritonScraper(self._clock)
+        self._scraper = TritonScraper(self._clock, timeout_s=_LAST_SCRAPE_S)
         self._fence = 0
         self._numbers = itertools.count(1)
         self._pools: dict[str, list[_Running]] = {}

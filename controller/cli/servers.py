@@ -83,13 +83,14 @@ async def _serve(settings: "Settings", where: str) -> None:
     from controller.ports import PortError  # noqa: PLC0415
 
     has_served = False
+    err().print(f"Starting on {where} …")
     try:
         async with open_runtime(settings) as runtime:
             has_served = True
             out().print(f"Forecrest serves gRPC on [bold]{runtime.api.target}[/], on {where}.")
             out().print("Try: forecrest doctor · forecrest workloads list · Ctrl-C ends it.")
             server = asyncio.create_task(runtime.api.wait())
-            ending = {server, runtime.loop} if runtime.loop is not None else {server}
+            ending = {task for task in (server, runtime.loop, runtime.servers) if task is not None}
             done, _ = await asyncio.wait(ending, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()

@@ -16,11 +16,11 @@ from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 from controller.adapters.embedded import postgres, valkey
 from controller.adapters.embedded.folder import DataFolder, FolderLock, choose_port, running_owner
-from controller.adapters.embedded.process import ServerProcess, ServerStartError
+from controller.adapters.embedded.process import EmbeddedError, ServerProcess, ServerStartError
 
 DEFAULT_DATA_DIR = Path(".forecrest")
 _PORT_ATTEMPTS = 3
@@ -64,6 +64,26 @@ class EmbeddedStack:
     def kept_fds(self) -> tuple[int, ...]:
         """The folder's lock, for further servers that work in this folder to inherit."""
         return () if self._lock is None else (self._lock.fd,)
+
+    async def watch(self) -> NoReturn:
+        """Wait until a server ends by itself; whoever runs the process must end it then.
+
+        Raises:
+            EmbeddedError: says which server ended, how, and what it wrote last.
+        """
+        waits = {asyncio.ensure_future(server.wait()): server.spec for server in self.servers.values()}
+        try:
+            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        first = done.pop()
+        spec, ended = waits[first], first.result()
+        last = "\n  ".join(ended.tail[-5:])
+        raise EmbeddedError(
+            f"{spec.name} ended by itself with code {ended.code}; see {spec.log_path}, then start again. "
+            f"It wrote last:\n  {last}"
+        )
 
     async def __aenter__(self) -> Self:
         """Start both servers.

@@ -16,7 +16,13 @@ import psycopg
 import pytest
 import redis.asyncio as redis
 
-from controller.adapters.embedded import AlreadyRunningError, EmbeddedStack, embedded_stack, running_urls
+from controller.adapters.embedded import (
+    AlreadyRunningError,
+    EmbeddedError,
+    EmbeddedStack,
+    embedded_stack,
+    running_urls,
+)
 
 Start = Callable[..., Awaitable[Any]]
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
@@ -96,6 +102,17 @@ async def test_a_crash_of_a_server_is_seen_with_its_last_output(tmp_path: Path) 
 
         assert ended.code == -signal.SIGKILL
         assert any("Ready to accept connections" in line for line in ended.tail)
+
+
+async def test_a_server_that_ends_by_itself_is_reported_by_name(tmp_path: Path) -> None:
+    async with EmbeddedStack(tmp_path) as stack:
+        watch = asyncio.create_task(stack.watch())
+        server = stack.servers["valkey"]
+        assert server.pid is not None
+        os.kill(server.pid, signal.SIGKILL)
+
+        with pytest.raises(EmbeddedError, match=r"Valkey ended by itself with code -9; see .*valkey\.log"):
+            await watch
 
 
 async def test_a_second_start_names_the_running_process(tmp_path: Path, start_holder: Start) -> None:
