@@ -1,7 +1,7 @@
 """A server on the fakes, with a clock that the test moves, and a client of it."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import grpc
 import pytest
@@ -11,7 +11,7 @@ from controller.adapters.fakes import FakeActuator, FakeSignalCache, FakeStore
 from controller.api.limits import ApiLimits
 from controller.api.server import ApiDependencies, RunningServer, serve
 from controller.client import ApiError, Client, explain
-from controller.core.types import CapacityProfile, Workload
+from controller.core.types import CapacityProfile, Decision, Mode, Reason, Workload
 
 NOW = datetime(2026, 11, 10, 12, 0, tzinfo=UTC)
 
@@ -84,3 +84,28 @@ def refused() -> Callable[[Awaitable[object]], Awaitable[ApiError]]:
         return explain(caught.value)
 
     return fail
+
+
+def a_decision(number: int, workload: str = "rec") -> Decision:
+    at = NOW + timedelta(seconds=number)
+    return Decision(
+        id=f"{workload}-{number}",
+        workload=workload,
+        at=at,
+        mode=Mode.SCALE,
+        current_replicas=4,
+        desired_replicas=4 + number % 2,
+        warm_replicas=4,
+        in_flight_replicas=0,
+        reason=Reason.STEADY,
+        binding=None,
+        sentence="",
+        recommendations=(),
+        conditions=(),
+        inputs=(),
+        demand_qps=None,
+        need_replicas=None,
+        plan_revision=None,
+        forecast_id=None,
+        event_ids=(),
+    )

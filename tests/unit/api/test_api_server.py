@@ -19,6 +19,7 @@ from controller.api.server import SERVICES, ApiDependencies, BindError, RunningS
 from controller.client import ApiError, Client, explain
 from controller.ports import ConflictError, NotFoundError, PortError, StaleFenceError
 from controller.usecases.errors import InvalidError, Violation
+from tests.unit.api.conftest import a_decision
 
 Refused = Callable[[Awaitable[object]], Awaitable[ApiError]]
 
@@ -238,7 +239,7 @@ async def test_a_watcher_too_slow_for_its_queue_is_told(
 
     await until(joined)
     async with store.unit_of_work() as uow:
-        await uow.decisions.append([make_decision(n) for n in range(10)])
+        await uow.decisions.append([a_decision(n) for n in range(10)])
         await uow.commit()
     # Ten decisions in one turn, a queue of five, and a watcher that had no chance to read between.
     await feed.refresh()
@@ -246,34 +247,6 @@ async def test_a_watcher_too_slow_for_its_queue_is_told(
     with pytest.raises(StreamLimitError, match="faster than they were read"):
         await first
     assert feed.stream_count == 0
-
-
-def make_decision(number: int):  # type: ignore[no-untyped-def]  # noqa: ANN201 -- a core value
-    from datetime import UTC, datetime, timedelta
-
-    from controller.core.types import Decision, Mode, Reason
-
-    return Decision(
-        id=f"rec-{number}",
-        workload="rec",
-        at=datetime(2026, 11, 10, 12, 0, tzinfo=UTC) + timedelta(seconds=number),
-        mode=Mode.SCALE,
-        current_replicas=1,
-        desired_replicas=1,
-        warm_replicas=1,
-        in_flight_replicas=0,
-        reason=Reason.STEADY,
-        binding=None,
-        sentence="",
-        recommendations=(),
-        conditions=(),
-        inputs=(),
-        demand_qps=None,
-        need_replicas=None,
-        plan_revision=None,
-        forecast_id=None,
-        event_ids=(),
-    )
 
 
 async def test_stopping_twice_is_safe(server: RunningServer) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TypeVar
 
 import grpc
@@ -12,45 +12,13 @@ from forecrest.v1 import control_pb2, control_service_pb2, event_pb2, event_serv
 from controller.adapters.fakes import FakeActuator, FakeSignalCache, FakeStore
 from controller.api.server import RunningServer
 from controller.client import ApiError, Client
-from controller.core.types import (
-    Contract,
-    ContractState,
-    Decision,
-    Mode,
-    Reason,
-    WorkloadState,
-)
+from controller.core.types import Contract, ContractState, Decision, WorkloadState
 from controller.usecases.topics import CHANGES
+from tests.unit.api.conftest import NOW, a_decision
 
 T = TypeVar("T")
 Refused = Callable[[Awaitable[object]], Awaitable[ApiError]]
-NOW = datetime(2026, 11, 10, 12, 0, tzinfo=UTC)
 NAME = "events/double-eleven"
-
-
-def a_decision(number: int, workload: str = "rec") -> Decision:
-    at = NOW + timedelta(seconds=number)
-    return Decision(
-        id=f"{workload}-{number}",
-        workload=workload,
-        at=at,
-        mode=Mode.SCALE,
-        current_replicas=4,
-        desired_replicas=4 + number % 2,
-        warm_replicas=4,
-        in_flight_replicas=0,
-        reason=Reason.STEADY,
-        binding=None,
-        sentence="",
-        recommendations=(),
-        conditions=(),
-        inputs=(),
-        demand_qps=None,
-        need_replicas=None,
-        plan_revision=None,
-        forecast_id=None,
-        event_ids=(),
-    )
 
 
 async def decide(store: FakeStore, signals: FakeSignalCache, *decisions: Decision) -> None:
