@@ -1,4 +1,4 @@
-# Everything installs into .venv at the root; nothing outside the checkout is touched.
+# Everything installs into .venv at the root; nothing outside the checkout is touched but the caches of pip and uv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

@@ -22,6 +22,7 @@ up over replicas. Never set them where a real accelerator serves.
 import hashlib
 import importlib
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,9 @@ class TritonPythonModel:
         Raises:
             RuntimeError: the file's digest is not the configured one.
         """
+        # Official packages report to their maker and keep a device id in the home directory otherwise.
+        # Read once at import, so calling disable_telemetry_events afterwards would be too late.
+        os.environ["ORT_DISABLE_TELEMETRY"] = "1"
         ort = importlib.import_module("onnxruntime")
         self._pb = importlib.import_module("triton_python_backend_utils")
         config = json.loads(args["model_config"])
