@@ -32,6 +32,7 @@ from rich.table import Table
 
 from controller.adapters.clock import SystemClock
 from controller.adapters.embedded import EmbeddedError
+from controller.adapters.embedded.folder import FolderLock
 from controller.bootstrap import Runtime, open_runtime
 from controller.client import Client, explain
 from controller.core.types import Replica, Stage
@@ -98,7 +99,18 @@ async def run_demo(options: DemoOptions, console: Console | None = None) -> Demo
         event=w.EVENT_SHARE,
         base_qps=w.BASE_QPS,
     )
-    world = World(series, options.seconds)
+    try:
+        # For the whole demo: a second one in this folder would remove the data this one runs on.
+        lock = await FolderLock.acquire(options.data_dir)
+    except EmbeddedError as error:
+        raise DemoError(str(error)) from error
+    try:
+        return await _run_both(World(series, options.seconds), options, console)
+    finally:
+        lock.release()
+
+
+async def _run_both(world: World, options: DemoOptions, console: Console) -> DemoRecord:
     runs: dict[str, RunRecord] = {}
     with Screen(console) as screen:
         screen.say(introduction(world))

@@ -1,5 +1,6 @@
 """The demo, shortened: real servers, real requests, figures counted from them, nothing left behind."""
 
+import asyncio
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from controller.adapters.embedded.folder import FolderLock
 from controller.demo.record import DemoRecord
 
 pytestmark = pytest.mark.triton
@@ -77,6 +79,21 @@ def test_a_signal_in_the_middle_ends_everything(tmp_path: Path, number: signal.S
     assert code == demo.returncode, rest
     assert "Traceback" not in rest
     assert [] == _processes_of(tmp_path)
+
+
+def test_a_second_demo_in_the_same_folder_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / ".forecrest" / "demo"
+    folder.mkdir(parents=True)
+    lock = asyncio.run(FolderLock.acquire(folder))
+    try:
+        with _demo(tmp_path) as second:
+            said, _ = second.communicate(timeout=100)
+    finally:
+        lock.release()
+
+    assert 1 == second.returncode
+    assert "is in use by the running process" in " ".join(said.split())
+    assert not (folder / "with-prediction").exists()
 
 
 def test_a_history_that_cannot_be_used_is_refused_before_anything_starts(tmp_path: Path) -> None:
