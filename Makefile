@@ -1,4 +1,4 @@
-# Everything installs into .venv at the root; nothing outside the checkout is touched but the caches of pip and uv.
+# Everything installs into .venv at the root; nothing outside the checkout is touched but caches in ~/.cache (pip, uv, Matplotlib).
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
