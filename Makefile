@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
+# Each worker runs servers of its own; one file's tests stay together, so that fixtures are shared.
+TEST_WORKERS ?= 2
 export PYTHONPATH := proto/gen:.
 
 .DEFAULT_GOAL := help
@@ -39,7 +41,7 @@ triton: $(VENV)/triton/.installed ## Install Triton's own environment (its pytho
 
 .PHONY: test
 test: install ## Run every test against real PostgreSQL, Valkey and Triton (ARGS="-k name")
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile $(ARGS)
 
 .PHONY: check
 check: install ## What CI runs beside the tests: lint, types, architecture, generated code, bare imports
