@@ -41,7 +41,7 @@ triton: $(VENV)/triton/.installed ## Install Triton's own environment (its pytho
 
 .PHONY: test
 test: install ## Run every test against real PostgreSQL, Valkey and Triton (ARGS="-k name")
-	@$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: check
 check: install ## What CI runs beside the tests: lint, types, architecture, generated code, bare imports
@@ -58,6 +58,10 @@ check: install ## What CI runs beside the tests: lint, types, architecture, gene
 bench: install ## Measure: accuracy, frontier, API, ingest (ARGS="accuracy --data DIR")
 	@$(BIN)/python requirements/install.py $(BIN)/python requirements/bench.txt
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+.PHONY: nightly
+nightly: install ## Break 20 000 seeded worlds around the core; takes about half an hour
+	@$(BIN)/python -m controller.simulation.faults --seeds 0:20000 --keep-going
 
 .PHONY: proto
 proto: install ## Generate code from proto/

@@ -120,3 +120,8 @@ async def postgres_store(database_url: str) -> AsyncIterator[PostgresStore]:
     store = PostgresStore(database_url, Limits(connection_count=5))
     yield store
     await store.close()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the end-to-end tests: they take minutes, and no worker should be left alone with them."""
+    items.sort(key=lambda item: "e2e" not in item.path.parts)

@@ -8,12 +8,14 @@ import logging
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from controller.core.types import Event, ForecastBand, Trust, Workload
+from controller.core.types import Event, ForecastBand, ForecastState, Trust, Workload
 from controller.loop.near import NearForecasting
 from controller.ports import Clock, ForecastPort, Store, UnavailableError
 from controller.settings import Settings
 
 log = logging.getLogger(__name__)
+
+RETRY_S = 15.0
 
 
 class Forecasting:
@@ -53,13 +55,23 @@ class Forecasting:
             except UnavailableError as error:
                 log.warning("forecast of %s waits for the store: %s", workload.name, error)
                 continue
-            self._due[workload.name] = (now + timedelta(seconds=self._settings.forecast_period_s), key)
+            self._due[workload.name] = (now + self._pause(workload.name), key)
         names = {w.name for w in workloads}
         for gone in self.bands.keys() - names:
             self.bands.pop(gone, None)
             self._due.pop(gone, None)
             self.trust.pop(gone, None)
         return made
+
+    def _pause(self, workload: str) -> timedelta:
+        """Time until the next refit; a forecast that wants history is tried again soon, for it may be imported."""
+        band = self.bands.get(workload)
+        wants_history = band is None or band.state in {
+            ForecastState.FAILED,
+            ForecastState.INSUFFICIENT_HISTORY,
+        }
+        period_s = self._settings.forecast_period_s
+        return timedelta(seconds=min(period_s, RETRY_S) if wants_history else period_s)
 
     async def _refit(self, workload: Workload, events: Sequence[Event], now: datetime) -> None:
         step = self._settings.forecast_step

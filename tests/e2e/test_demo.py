@@ -58,8 +58,9 @@ def test_the_demo_measures_both_runs_and_leaves_nothing_running(tmp_path: Path) 
     assert sorted(record.runs[0].sent_s) == sorted(record.runs[1].sent_s)
     assert runs[0]["within_slo_share"] > runs[1]["within_slo_share"]
     assert all(run["replica_seconds"] >= float(SECONDS) for run in runs)
-    # On a slow machine the forecast, which knows the event, may ask before the event's own floor does.
-    assert any("event launch" in m.sentence or "the forecast" in m.sentence for m in record.runs[0].moves)
+    contract = record.runs[0].contract
+    assert contract["replicas"] > 2
+    assert contract["met_s"] is not None  # in time or not is for a machine that nothing else keeps busy
     assert not any("event" in move.sentence or "forecast" in move.sentence for move in record.runs[1].moves)
     page = (tmp_path / "forecrest-report" / "index.html").read_text()
     assert "What is real and what is simulated" in page

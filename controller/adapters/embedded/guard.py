@@ -122,7 +122,7 @@ class _Guard:
         self._wakeup_read, wakeup_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         # A handler must exist for the byte to be written; the work is done in the loop below.
         signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -221,8 +221,12 @@ class _Guard:
         self._poll.register(fd, select.POLLIN)
 
     def _on_signal(self) -> None:
-        if set(os.read(self._wakeup_read, 512)) - {signal.SIGCHLD}:
+        told = set(os.read(self._wakeup_read, 512)) - {signal.SIGCHLD}
+        if told:
             self._begin_stop()
+        if signal.SIGUSR1 in told:  # at once, and all of it: grandchildren do not end with the server
+            self._kill_at = None
+            self._kill_descendants()
 
     def _on_output(self) -> None:
         if not self._read_output():

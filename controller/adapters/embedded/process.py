@@ -187,10 +187,20 @@ class ServerProcess:
             return await self.kill()
 
     async def kill(self) -> ServerExit:
-        """End the server at once: the kernel kills it when its guard dies."""
+        """End the server and all it started at once; return when all of it is gone.
+
+        The guard does it, because the kernel would end the server with its guard but not what the server
+        started. A guard that does not answer is killed itself, as the last resort.
+        """
         with contextlib.suppress(ProcessLookupError):
-            self._guard.kill()
-        return await self.wait()
+            self._guard.send_signal(signal.SIGUSR1)
+        try:
+            async with asyncio.timeout(_GUARD_MARGIN_S):
+                return await self.wait()
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                self._guard.kill()
+            return await self.wait()
 
 
 async def run_to_end(spec: ServerSpec) -> None:
