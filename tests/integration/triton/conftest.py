@@ -68,7 +68,7 @@ async def start_triton(tmp_path: Path, environment: TritonEnvironment) -> AsyncI
 
     async def start(repository: Path) -> TritonServer:
         server = await TritonServer.start(
-            environment, folder=tmp_path, name=f"r{len(servers)}", repository=repository, drain_s=2
+            environment, folder=tmp_path, name=f"r{len(servers)}", repository=repository, drain_s=30
         )
         servers.append(server)
         return server
