@@ -30,7 +30,6 @@ class Settings(BaseSettings):
     database_url: SecretStr | None = None  # None: the embedded PostgreSQL
     redis_url: SecretStr | None = None  # None: the embedded Valkey
     bind: str = "127.0.0.1:7443"
-    http_bind: str = "127.0.0.1:7480"
     actuator: Literal["local_process", "dry_run"] = "local_process"
     # stands for what a cluster adds before a process starts: GPU node, image pull
     provisioning_delay_s: Annotated[float, Field(ge=0, le=3600)] = 0.0

@@ -157,7 +157,6 @@ def run_settings(world: World, data_dir: Path, *, prediction: bool) -> Settings:
         database_url=None,
         redis_url=None,
         bind="127.0.0.1:0",
-        http_bind="127.0.0.1:0",
         actuator="local_process",
         provisioning_delay_s=min(3600.0, w.PROVISIONING_S * speed),
         replica_limit=w.REPLICAS_MAX,

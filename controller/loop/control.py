@@ -106,6 +106,11 @@ class Control:
         self.decisions: Mapping[str, Decision] = {}  # newest per workload, for metrics
         self.leads: Mapping[str, LeadTime] = {}  # of every workload of the newest tick
 
+    async def workloads(self) -> tuple[Workload, ...]:
+        """Read the workloads alone: a scrape needs no more."""
+        async with self._store.unit_of_work() as uow:
+            return await read_workloads(uow, self._settings.workloads_max)
+
     async def world(self, now: datetime, *, events_back: timedelta = EVENTS_BACK) -> World:
         """Read everything a cycle needs from the store; events from ``events_back`` ago on."""
         horizon = timedelta(seconds=self._settings.forecast_horizon_s)

@@ -83,7 +83,7 @@ class Runner:
     async def scrape(self) -> None:
         """Observe demand, if this process leads."""
         if self._leadership.token is not None:
-            await self._observer.scrape((await self._world()).workloads)
+            await self._observer.scrape(await self._control.workloads())
 
     async def forecast(self) -> None:
         """Refit due forecasts, if this process leads."""
