@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 -- proto/ must never become a package: PyPI's proto-plus owns the import name
-"""Generate ``proto/gen/forecrest/v1`` from ``proto/forecrest/v1/*.proto``; with ``--check``, report drift.
+"""Generate ``proto/gen/forecrest`` from ``proto/forecrest/*/*.proto``; with ``--check``, report drift.
 
 Promises: the output depends on the .proto files and the locked generator versions only, and files that
 no .proto accounts for are removed. Refuses to run without the development dependencies. Called by
@@ -16,12 +16,16 @@ from pathlib import Path
 from grpc_tools import protoc
 
 PROTO = Path(__file__).resolve().parent
-PACKAGE = Path("forecrest/v1")
+# Ours, and KEDA's interface: its proto package is `externalscaler`, but a Python package of that name at the top
+# level would not be ours to take.
+PACKAGES = (Path("forecrest/v1"), Path("forecrest/keda"))
 
 
 def generate(out: Path) -> None:
     """Write messages, services and their type stubs under ``out``."""
-    sources = sorted(str(path.relative_to(PROTO)) for path in (PROTO / PACKAGE).glob("*.proto"))
+    sources = sorted(
+        str(path.relative_to(PROTO)) for package in PACKAGES for path in (PROTO / package).glob("*.proto")
+    )
     well_known = importlib.resources.files("grpc_tools") / "_proto"
     # protoc finds the mypy plugins on PATH; they stand beside the interpreter that runs this.
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
@@ -37,12 +41,12 @@ def generate(out: Path) -> None:
     ]
     if protoc.main(arguments) != 0:
         raise SystemExit("protoc failed; its message is above")
-    for path in (out / PACKAGE).iterdir():
+    for path in sorted((out / "forecrest").glob("*/*_pb2_grpc.py")):
         # A .proto without a service yields an empty service module; nobody should import it.
-        service = path.name.removesuffix(".pyi").removesuffix(".py").removesuffix("_pb2_grpc")
-        if path.stem.endswith("_pb2_grpc") and not service.endswith("_service"):
+        if "Stub" not in path.read_text():
             path.unlink()
-    for folder in (out / "forecrest", out / PACKAGE):
+            path.with_suffix(".pyi").unlink(missing_ok=True)
+    for folder in (out / "forecrest", *(out / package for package in PACKAGES)):
         (folder / "__init__.py").write_text("")
         (folder / "py.typed").write_text("")
 

@@ -55,6 +55,8 @@ def check_workload(workload: Workload, findings: Findings) -> None:
         check_id(findings, "quota_pool", workload.quota_pool)
     if workload.engine_digest is not None:
         findings.text("engine_digest", workload.engine_digest, 1, 200)
+    if workload.demand_query is not None:
+        findings.text("demand_query", workload.demand_query, 1, 2000)
     check_pairs(workload.target, "target", findings, count_max=32, value_max=500)
     _check_slo(workload.slo, findings)
     _check_policy(workload.policy, findings)

@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
@@ -162,6 +163,26 @@ class Workload(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class LabelsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     NAME_FIELD_NUMBER: _builtins.int
     MODEL_NAME_FIELD_NUMBER: _builtins.int
     MODEL_VERSION_FIELD_NUMBER: _builtins.int
@@ -176,8 +197,11 @@ class Workload(_message.Message):
     QUOTA_POOL_FIELD_NUMBER: _builtins.int
     TARGET_FIELD_NUMBER: _builtins.int
     ENGINE_DIGEST_FIELD_NUMBER: _builtins.int
+    DEMAND_QUERY_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     ETAG_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
+    STALE_SINCE_TIME_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Resource name, `workloads/{workload}`; the last part is 1 to 63 characters of a-z, 0-9 and "-",
     starting with a letter. Ignored by CreateWorkload, which takes the id from `workload_id`.
@@ -202,6 +226,12 @@ class Workload(_message.Message):
     """Digest of the engine that must be loaded before a replica counts as warm, up to 200 characters.
     Empty: any engine of the right model version counts.
     """
+    demand_query: _builtins.str
+    """PromQL query whose one result is the demand in requests per second, for example
+    `sum(rate(gateway_requests_total{route="rec"}[1m]))`; up to 2000 characters. It takes the place of the
+    replicas' own counters as the source of demand. Empty: their counters count. Needs a Prometheus server
+    in the controller's settings (docs/telemetry.md).
+    """
     generation: _builtins.int
     """Output only. Grows by one with every change of the spec, from 1."""
     etag: _builtins.str
@@ -223,7 +253,17 @@ class Workload(_message.Message):
     @_builtins.property
     def target(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Address for the actuator, for example {"kind": "Deployment", "name": "recommender"}; up to 32
-        entries, keys up to 63 and values up to 500 characters.
+        entries, keys up to 63 and values up to 500 characters. Keys that no actuator knows are refused.
+        """
+
+    @_builtins.property
+    def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Free labels to find workloads by, up to 64; keys 1 to 63 and values up to 200 characters."""
+
+    @_builtins.property
+    def stale_since_time(self) -> _timestamp_pb2.Timestamp:
+        """Output only. Set only in an answer from the cache while the database is away: since when it may be out of
+        date.
         """
 
     def __init__(
@@ -243,13 +283,18 @@ class Workload(_message.Message):
         quota_pool: _builtins.str | None = ...,
         target: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         engine_digest: _builtins.str | None = ...,
+        demand_query: _builtins.str | None = ...,
         generation: _builtins.int = ...,
         etag: _builtins.str = ...,
+        labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        stale_since_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_engine_digest", b"_engine_digest", "_max_replicas", b"_max_replicas", "_min_replicas", b"_min_replicas", "_model_version", b"_model_version", "_namespace", b"_namespace", "_policy", b"_policy", "_quota_pool", b"_quota_pool", "_slo", b"_slo", "engine_digest", b"engine_digest", "max_replicas", b"max_replicas", "min_replicas", b"min_replicas", "model_version", b"model_version", "namespace", b"namespace", "policy", b"policy", "quota_pool", b"quota_pool", "slo", b"slo"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_demand_query", b"_demand_query", "_engine_digest", b"_engine_digest", "_max_replicas", b"_max_replicas", "_min_replicas", b"_min_replicas", "_model_version", b"_model_version", "_namespace", b"_namespace", "_policy", b"_policy", "_quota_pool", b"_quota_pool", "_slo", b"_slo", "demand_query", b"demand_query", "engine_digest", b"engine_digest", "max_replicas", b"max_replicas", "min_replicas", b"min_replicas", "model_version", b"model_version", "namespace", b"namespace", "policy", b"policy", "quota_pool", b"quota_pool", "slo", b"slo", "stale_since_time", b"stale_since_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_engine_digest", b"_engine_digest", "_max_replicas", b"_max_replicas", "_min_replicas", b"_min_replicas", "_model_version", b"_model_version", "_namespace", b"_namespace", "_policy", b"_policy", "_quota_pool", b"_quota_pool", "_slo", b"_slo", "engine_digest", b"engine_digest", "etag", b"etag", "generation", b"generation", "max_replicas", b"max_replicas", "min_replicas", b"min_replicas", "mode", b"mode", "model_name", b"model_name", "model_version", b"model_version", "name", b"name", "namespace", b"namespace", "policy", b"policy", "priority", b"priority", "profiles", b"profiles", "quota_pool", b"quota_pool", "slo", b"slo", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_demand_query", b"_demand_query", "_engine_digest", b"_engine_digest", "_max_replicas", b"_max_replicas", "_min_replicas", b"_min_replicas", "_model_version", b"_model_version", "_namespace", b"_namespace", "_policy", b"_policy", "_quota_pool", b"_quota_pool", "_slo", b"_slo", "demand_query", b"demand_query", "engine_digest", b"engine_digest", "etag", b"etag", "generation", b"generation", "labels", b"labels", "max_replicas", b"max_replicas", "min_replicas", b"min_replicas", "mode", b"mode", "model_name", b"model_name", "model_version", b"model_version", "name", b"name", "namespace", b"namespace", "policy", b"policy", "priority", b"priority", "profiles", b"profiles", "quota_pool", b"quota_pool", "slo", b"slo", "stale_since_time", b"stale_since_time", "target", b"target"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__demand_query: _TypeAlias = _typing.Literal["demand_query"]  # noqa: Y015
+    _WhichOneofArgType__demand_query: _TypeAlias = _typing.Literal["_demand_query", b"_demand_query"]  # noqa: Y015
     _WhichOneofReturnType__engine_digest: _TypeAlias = _typing.Literal["engine_digest"]  # noqa: Y015
     _WhichOneofArgType__engine_digest: _TypeAlias = _typing.Literal["_engine_digest", b"_engine_digest"]  # noqa: Y015
     _WhichOneofReturnType__max_replicas: _TypeAlias = _typing.Literal["max_replicas"]  # noqa: Y015
@@ -266,6 +311,8 @@ class Workload(_message.Message):
     _WhichOneofArgType__quota_pool: _TypeAlias = _typing.Literal["_quota_pool", b"_quota_pool"]  # noqa: Y015
     _WhichOneofReturnType__slo: _TypeAlias = _typing.Literal["slo"]  # noqa: Y015
     _WhichOneofArgType__slo: _TypeAlias = _typing.Literal["_slo", b"_slo"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__demand_query) -> _WhichOneofReturnType__demand_query | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__engine_digest) -> _WhichOneofReturnType__engine_digest | None: ...
     @_typing.overload
@@ -301,11 +348,16 @@ class CapacityProfile(_message.Message):
     GPUS_PER_REPLICA_FIELD_NUMBER: _builtins.int
     PRECISION_FIELD_NUMBER: _builtins.int
     engine: _builtins.str
-    """Required. Engine or model build the figures were measured with, 1 to 200 characters."""
+    """Required. Engine or model build the figures were measured with, 1 to 200 characters. As `engines/{engine}`
+    it names a registered engine: while that is ACTIVE and has a measured profile for `gpu_type`, its figures
+    count instead of those here, which then may be left out.
+    """
     gpu_type: _builtins.str
     """GPU type the figures were measured on, for example "L4"; "cpu" without one. Up to 63 characters."""
     qps_max: _builtins.float
-    """Required. Requests per second at full batches, more than 0, at most 10 million."""
+    """Requests per second at full batches, more than 0, at most 10 million. Required unless `engine` names a
+    registered engine with a measured profile.
+    """
     instance_count: _builtins.int
     """Batches in service at once, 1 to 1000. Default 1."""
     batch_size_max: _builtins.int
