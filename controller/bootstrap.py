@@ -2,7 +2,8 @@
 
 ``open_runtime`` starts what the settings leave to us (embedded PostgreSQL and Valkey, local Triton), connects
 the rest, checks the schema, and hands out a ``Runtime``; leaving the block stops everything in reverse. The
-demo passes a faster clock and a wrapper around the demand meter; nothing else is replaceable from outside.
+demo passes a faster clock and a wrapper around the demand meter, drills of several controllers a fleet that
+outlives them; nothing else is replaceable from outside.
 """
 
 import asyncio
@@ -78,8 +79,11 @@ async def open_runtime(
     *,
     clock: Clock | None = None,
     wrap_meter: Callable[[DemandMeterPort], DemandMeterPort] = _unchanged,
+    actuator: Actuator | None = None,
 ) -> AsyncGenerator[Runtime]:
     """Run a controller for as long as the block lasts.
+
+    ``actuator`` takes the place of the one the settings name, and is closed with the block.
 
     Raises:
         PortError: the schema is on another revision, or a dependency is away.
@@ -98,7 +102,10 @@ async def open_runtime(
         stack.push_async_callback(cache.close)
         local = LocalProcessActuator.from_settings(settings, clock)
         stack.push_async_callback(local.close)
-        actuator: Actuator = local if settings.actuator == "local_process" else DryRunActuator(local)
+        if actuator is not None:
+            stack.push_async_callback(actuator.close)
+        else:
+            actuator = local if settings.actuator == "local_process" else DryRunActuator(local)
         triton_meter = TritonDemandMeter(clock, baselines=local.baselines, departures=local.departures)
         stack.push_async_callback(triton_meter.close)
         observer = Observer(

@@ -393,6 +393,15 @@ class PoolView:
 class Actuator(Protocol):
     """Changes replica counts, and reports replicas with the stage each has verifiably reached."""
 
+    async def claim(self, workloads: Sequence[Workload], *, fence: int) -> None:
+        """Open a cycle: what is observed after it, no order with a smaller fence can change any more.
+
+        Such an order may still be on its way from a leader that was replaced. Raises StaleFenceError on a smaller
+        fence than seen before. Ends replicas that exist for the controller alone and whose workload is not among
+        these, which are all there are.
+        """
+        ...
+
     async def observe(self, workloads: Sequence[Workload]) -> Mapping[str, PoolView]:
         """Views of workloads that could be observed; a missing key means unknown."""
         ...

@@ -39,6 +39,11 @@ class DryRunActuator:
             for name, view in views.items()
         }
 
+    async def claim(self, workloads: Sequence[Workload], *, fence: int) -> None:
+        """Check the fence, and pass nothing on: nothing is ended either."""
+        self._check(fence)
+        self._asked = {w.name: self._asked[w.name] for w in workloads if w.name in self._asked}
+
     async def scale(self, workload: Workload, replicas: int, *, fence: int) -> None:
         """Log the order; raise DryRunError so that the ledger does not claim it was applied."""
         self._check(fence)

@@ -166,6 +166,22 @@ class LocalProcessActuator:
         self._departures.clear()
         return departed
 
+    async def claim(self, workloads: Sequence[Workload], *, fence: int) -> None:
+        """Refuse older orders, and drain what runs for a workload that was deleted: nobody else would end it.
+
+        Raises:
+            StaleFenceError: a newer token was seen.
+        """
+        self._check(fence)
+        for gone in self._desired.keys() - {w.name for w in workloads}:
+            log.info("workload %s is gone; its replicas leave", gone)
+            del self._desired[gone]
+            for running in self._pools.get(gone, ()):
+                if not running.is_leaving:
+                    self._begin_end(running)
+        for empty in [n for n, pool in self._pools.items() if not pool and n not in self._desired]:
+            del self._pools[empty]
+
     async def scale(self, workload: Workload, replicas: int, *, fence: int) -> None:
         """Order or end replicas until `replicas` are neither leaving nor gone.
 

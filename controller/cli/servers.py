@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from controller.cli.common import EXIT_USAGE, CliError, err, out, run
 
 if TYPE_CHECKING:
+    from controller.ports import Actuator
     from controller.settings import Settings
 
 DataDir = Annotated[
@@ -53,7 +54,7 @@ def up(data_dir: DataDir = Path(".forecrest"), bind: Bind = None) -> None:
     """
     settings = read_settings(data_dir=data_dir, bind=bind)
     configure_logging(settings.log_level)
-    run(_serve(settings, "embedded PostgreSQL and Valkey"))
+    run(run_controller(settings, "embedded PostgreSQL and Valkey"))
 
 
 def serve(bind: Bind = None) -> None:
@@ -72,10 +73,15 @@ def serve(bind: Bind = None) -> None:
     if missing:
         raise CliError("\n".join(missing), EXIT_USAGE)
     configure_logging(settings.log_level)
-    run(_serve(settings, "your PostgreSQL and Redis"))
+    run(run_controller(settings, "your PostgreSQL and Redis"))
 
 
-async def _serve(settings: "Settings", where: str) -> None:
+async def run_controller(settings: "Settings", where: str, actuator: "Actuator | None" = None) -> None:
+    """Run a controller until it is cancelled, on an actuator other than the settings name where one is given.
+
+    Raises:
+        CliError: it cannot start, or something it cannot do without ended.
+    """
     # Imported late: the composition root pulls in every adapter, and most commands need none.
     from controller.adapters.embedded import EmbeddedError  # noqa: PLC0415
     from controller.api.server import BindError  # noqa: PLC0415
@@ -85,7 +91,7 @@ async def _serve(settings: "Settings", where: str) -> None:
     has_served = False
     err().print(f"Starting on {where} …")
     try:
-        async with open_runtime(settings) as runtime:
+        async with open_runtime(settings, actuator=actuator) as runtime:
             has_served = True
             out().print(f"Forecrest serves gRPC on [bold]{runtime.api.target}[/], on {where}.")
             out().print("Try: forecrest doctor · forecrest workloads list · Ctrl-C ends it.")

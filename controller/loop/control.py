@@ -130,7 +130,7 @@ class Control:
         """
         now = self._clock.now()
         world = await self.world(now)
-        views = await self._observer.views_of(world.workloads)
+        views = await self._claimed_views(world.workloads, token)
         await self._measure(views, now)
         tick_input = await self._input(world, views, now)
         state, effects = on_tick(world.state, tick_input)
@@ -147,6 +147,15 @@ class Control:
         await self._apply(world, effects, token, leads)
         await self._announce(effects)
         return effects
+
+    async def _claimed_views(self, workloads: Sequence[Workload], token: int) -> Mapping[str, PoolView]:
+        try:
+            await self._actuator.claim(workloads, fence=token)
+        except UnavailableError as error:
+            # What an older leader's order may still change is not known, however well it can be seen.
+            log.warning("replicas could not be claimed: %s", error)
+            return {}
+        return await self._observer.views_of(workloads)
 
     async def maintain(self) -> None:
         """Drop records past their age; traffic is kept as long as the settings say."""

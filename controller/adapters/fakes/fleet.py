@@ -67,6 +67,12 @@ class FakeActuator:
             )
         self._fence = max(self._fence, fence or 0)
 
+    async def claim(self, workloads: Sequence[Workload], *, fence: int) -> None:
+        """Refuse older orders; replicas of workloads that are not among these are gone at once."""
+        self._answer(fence)
+        names = {workload.name for workload in workloads}
+        self._orders = {name: orders for name, orders in self._orders.items() if name in names}
+
     async def observe(self, workloads: Sequence[Workload]) -> Mapping[str, PoolView]:
         """Views of the workloads that are not `unobservable`."""
         self._answer()

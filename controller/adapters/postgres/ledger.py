@@ -82,6 +82,7 @@ class PostgresDecisionStore:
     def __init__(self, session: Session, partitions: Partitions) -> None:
         self._session = session
         self._partitions = partitions
+        self.fence: int | None = None  # under which the transaction writes
 
     async def append(self, decisions: Sequence[Decision]) -> None:
         """Store decisions; the same id again is a no-op."""
@@ -98,6 +99,7 @@ class PostgresDecisionStore:
                     "current_replicas": decision.current_replicas,
                     "desired_replicas": decision.desired_replicas,
                     "reason": decision.reason.value,
+                    "fence": self.fence,
                     "body": decision,
                 }
                 for decision in decisions

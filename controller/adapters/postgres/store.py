@@ -137,7 +137,7 @@ class PostgresUnitOfWork:
         self.events = PostgresEventStore(session)
         self.traffic = PostgresTrafficStore(session, self._partitions)
         self.forecasts = PostgresForecastStore(session)
-        self.decisions = PostgresDecisionStore(session, self._partitions)
+        self.decisions = self._ledger = PostgresDecisionStore(session, self._partitions)
         self.states = PostgresStateStore(session)
         self.warmups = PostgresWarmupStore(session)
         self.records = PostgresRecordStore(session)
@@ -160,6 +160,7 @@ class PostgresUnitOfWork:
             raise StaleFenceError(
                 f"fencing token {token} is not the newest ({newest}): another process leads; stop acting"
             )
+        self._ledger.fence = token
 
 
 _REVISION = text("SELECT version_num FROM alembic_version")

@@ -143,6 +143,7 @@ decisions = Table(
     Column("desired_replicas", Integer, nullable=False),
     _text("reason"),
     _body(),
+    Column("fence", BigInteger),  # the leader's token; unknown before it was recorded
     Index(None, "workload", "at", "id"),
     Index(None, "at", "id"),
     postgresql_partition_by="RANGE (at)",

@@ -63,6 +63,18 @@ async def test_scaling_keeps_the_oldest_and_replacing_starts_anew(clock: Virtual
     assert [(replica.id, replica.warm) for replica in found.replicas] == [("w-2", True), ("w-4", False)]
 
 
+async def test_a_claim_refuses_older_orders_and_ends_what_was_deleted(clock: VirtualClock) -> None:
+    actuator = FakeActuator(clock)
+    await actuator.scale(WORKLOAD, 2, fence=1)
+    await actuator.claim([WORKLOAD], fence=2)
+    with pytest.raises(StaleFenceError):
+        await actuator.scale(WORKLOAD, 5, fence=1)
+    assert len((await view(actuator)).replicas) == 2
+
+    await actuator.claim([], fence=2)
+    assert (await view(actuator)).replicas == ()
+
+
 async def test_what_a_test_breaks_is_broken(clock: VirtualClock) -> None:
     actuator = FakeActuator(clock)
     await actuator.scale(WORKLOAD, 1, fence=2)

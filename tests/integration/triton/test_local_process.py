@@ -173,6 +173,22 @@ async def test_a_start_that_is_no_longer_wanted_ends_at_once(
     assert [] == started_processes()
 
 
+async def test_the_replicas_of_a_deleted_workload_drain_and_end(
+    actuator: LocalProcessActuator, started_processes: Started
+) -> None:
+    await actuator.scale(workload(), 1, fence=1)
+    await until(actuator, all_warm(1))
+    await actuator.claim([workload()], fence=1)
+    assert [Stage.VERIFIED] == [r.stage for r in actuator.view("shop").replicas]
+
+    await actuator.claim([], fence=1)
+    assert [Stage.DRAINING] == [r.stage for r in actuator.view("shop").replicas]
+    await until(actuator, lambda replicas: not replicas)
+
+    assert [] == started_processes()
+    assert 0 == actuator.view("shop").desired_replicas
+
+
 async def test_a_stale_token_is_refused_and_changes_nothing(actuator: LocalProcessActuator) -> None:
     await actuator.scale(workload(), 0, fence=5)
 
@@ -180,6 +196,8 @@ async def test_a_stale_token_is_refused_and_changes_nothing(actuator: LocalProce
         await actuator.scale(workload(), 1, fence=4)
     with pytest.raises(StaleFenceError, match="fence 4 is older than 5"):
         await actuator.replace(workload(), "any", fence=4)
+    with pytest.raises(StaleFenceError, match="fence 4 is older than 5"):
+        await actuator.claim([workload()], fence=4)
 
     assert () == actuator.view("shop").replicas
 

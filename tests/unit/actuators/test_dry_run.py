@@ -41,5 +41,20 @@ async def test_a_stale_leader_is_refused_as_by_the_real_one() -> None:
         await actuator.replace(WORKLOAD, "r", fence=1)
 
 
+async def test_a_claim_fences_and_ends_nothing() -> None:
+    inner = FakeActuator(VirtualClock(datetime(2026, 1, 1, tzinfo=UTC)))
+    await inner.scale(WORKLOAD, 1, fence=1)
+    actuator = DryRunActuator(inner)
+    with pytest.raises(DryRunError):
+        await actuator.scale(WORKLOAD, 3, fence=2)
+
+    await actuator.claim([], fence=3)
+
+    found = (await actuator.observe([WORKLOAD]))["w"]
+    assert (1, 1) == (found.desired_replicas, len(found.replicas))
+    with pytest.raises(StaleFenceError):
+        await actuator.claim([WORKLOAD], fence=2)
+
+
 async def test_without_an_inner_actuator_replicas_are_unknown() -> None:
     assert await DryRunActuator().observe([WORKLOAD]) == {}

@@ -67,6 +67,53 @@ async def test_a_stale_leader_changes_nothing(fleet: Fleet, process: Make, recom
     assert await decisions(fleet) == []
 
 
+async def test_an_order_of_the_leader_before_is_refused_from_the_next_one_s_first_look_on(
+    fleet: Fleet, process: Make, recommender: Workload
+) -> None:
+    first, second = process("a"), process("b")
+    await first.turn()
+    old = first.leadership.token
+    assert old is not None
+    await fleet.clock.advance(11.0)
+    await second.turn()  # which finds nothing to order, so that only its claim can tell
+
+    with pytest.raises(StaleFenceError):
+        await fleet.actuator.scale(recommender, 9, fence=old)
+
+    assert fleet.actuator.scaled == [(NAME, recommender.min_replicas)]
+
+
+async def test_replicas_that_cannot_be_claimed_count_as_unknown(
+    fleet: Fleet, process: Make, recommender: Workload
+) -> None:
+    fleet.demand(recommender.name, 8000.0)
+    leader = process("a")
+    await leader.turn()
+    fleet.actuator.available = False
+
+    await fleet.clock.advance(5.0)
+    await leader.turn()
+
+    newest = (await decisions(fleet))[0]
+    assert newest.warm_replicas is None
+    assert newest.desired_replicas == 2
+
+
+async def test_the_replicas_of_a_deleted_workload_leave(
+    fleet: Fleet, process: Make, recommender: Workload
+) -> None:
+    fleet.demand(recommender.name, 8000.0)
+    leader = process("a")
+    await leader.turn()
+    async with fleet.store.unit_of_work() as uow:
+        await uow.workloads.delete(NAME, expected_generation=None)
+        await uow.commit()
+
+    await leader.turn()
+
+    assert (await fleet.actuator.observe([recommender]))[NAME].replicas == ()
+
+
 async def test_an_order_that_did_not_arrive_is_made_again(
     fleet: Fleet, process: Make, recommender: Workload
 ) -> None:
