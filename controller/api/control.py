@@ -71,12 +71,14 @@ class ControlServicer(control_service_pb2_grpc.ControlServiceServicer):
         """Follow decisions."""
         del context
         workload = optional_workload(request.workload)
-        async with aclosing(self._feed.decisions(workload)) as entries:
-            async for decided, snapshot in entries:
-                if snapshot or decided[0].changes or not request.changes_only:
-                    yield control_service_pb2.WatchDecisionsResponse(
-                        decision=mappers.decision_to_wire(decided), snapshot=snapshot
-                    )
+        stream = self._feed.decisions(
+            workload, changes_only=request.changes_only, resume_token=request.resume_token
+        )
+        async with aclosing(stream) as entries:
+            async for decided, snapshot, token in entries:
+                yield control_service_pb2.WatchDecisionsResponse(
+                    decision=mappers.decision_to_wire(decided), snapshot=snapshot, resume_token=token
+                )
 
     async def CreateOverride(
         self, request: control_service_pb2.CreateOverrideRequest, context: object

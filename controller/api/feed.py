@@ -2,11 +2,15 @@
 
 Promises: watchers cost no reads of their own, so a thousand streams read the store as often as one; a lost
 signal costs at most one poll period; a watcher of decisions that falls behind by its bounded queue is told
-so, a watcher of an event gets the newest view and may miss those between. Reads nothing while nobody
+so, a watcher of an event or a forecast gets the newest view and may miss those between. A stream that is
+opened again with the last resume token goes on where it was, on any server. Reads nothing while nobody
 watches. Called by the watching servicers and the server.
 """
 
 import asyncio
+import base64
+import binascii
+import hashlib
 import logging
 from collections import Counter, OrderedDict
 from collections.abc import AsyncGenerator, Collection, Generator, Mapping
@@ -20,6 +24,7 @@ from controller.core.resources import EventState, Page, TrafficEvent
 from controller.core.types import Contract, Replica
 from controller.ports import NotFoundError, PortError, UnitOfWork
 from controller.usecases.decisions import Decided
+from controller.usecases.errors import InvalidError, Violation
 from controller.usecases.events import find_event, prewarming
 from controller.usecases.occurrences import event_id_of, state_at
 from controller.usecases.topics import CHANGES
@@ -31,6 +36,9 @@ OVERLAP = timedelta(seconds=60)
 PAGE_SIZE = 1000
 PAGES_MAX = 20
 SEEN_MAX = 100_000
+# A stream that missed more than this is told to begin anew.
+MISSED_MAX = 10_000
+TOKEN_LENGTH_MAX = 1024
 # After these no message will follow, so the stream ends.
 OVER = frozenset({EventState.COMPLETED, EventState.CANCELLED})
 
@@ -41,6 +49,44 @@ class EventView:
 
     event: TrafficEvent
     prewarms: tuple[tuple[str, Contract, tuple[Replica, ...]], ...]
+
+
+def token_of(kind: str, *parts: str) -> str:
+    """Return an opaque resume token of a stream of this kind, holding ``parts`` (without line breaks)."""
+    return base64.urlsafe_b64encode("\n".join((kind, *parts)).encode()).decode()
+
+
+def parts_of(kind: str, token: str, count: int) -> tuple[str, ...]:
+    """Return the ``count`` parts that ``token_of`` was given; raise InvalidError for any other token."""
+    try:
+        text = base64.urlsafe_b64decode(token[:TOKEN_LENGTH_MAX]).decode()
+    except (binascii.Error, ValueError):
+        text = ""
+    found, *parts = text.split("\n")
+    if found != kind or len(parts) != count:
+        raise _bad_token()
+    return tuple(parts)
+
+
+def _bad_token() -> InvalidError:
+    remedy = "is not a token of this stream; send the last resume_token received, or leave it empty to begin"
+    return InvalidError([Violation("resume_token", remedy)])
+
+
+def event_token(view: EventView) -> str:
+    """Return the resume token of a view of an event: equal views have equal tokens, on every server."""
+    return token_of("event", view.event.id, hashlib.sha256(repr(view).encode()).hexdigest()[:32])
+
+
+def _decision_key(token: str) -> tuple[datetime, str]:
+    at, decision_id = parts_of("decisions", token, 2)
+    try:
+        key = datetime.fromisoformat(at)
+    except ValueError as error:
+        raise _bad_token() from error
+    if key.tzinfo is None:
+        raise _bad_token()
+    return key, decision_id
 
 
 # None in the queue: look at why the stream has to end.
@@ -66,41 +112,84 @@ class Feed:
 
     # ------------------------------------------------------------ watching
 
-    async def decisions(self, workload: str | None) -> AsyncGenerator[tuple[Decided, bool]]:
-        """Yield the newest decision per workload (True), then each one as it is made (False).
+    async def decisions(
+        self, workload: str | None, *, changes_only: bool = False, resume_token: str = ""
+    ) -> AsyncGenerator[tuple[Decided, bool, str]]:
+        """Yield the newest decision per workload (True), then each one as it is made (False), with its token.
 
-        Raise StreamLimitError when there are too many streams or this one cannot keep up, StoppingError
-        when the server goes away.
+        With a token there is no snapshot: what was decided after it comes first, by time. Tokens are empty
+        until the snapshot is complete. ``changes_only`` holds for everything but the snapshot. Raise
+        InvalidError for a token that is none, StreamLimitError when there are too many streams, this one
+        cannot keep up, or missed too much, StoppingError when the server goes away.
         """
+        after = _decision_key(resume_token) if resume_token else None
         queue: _Queue = asyncio.Queue(self._limits.stream_queue_max)
         with self._admitted():
             await self._begin()
             # No await between joining and copying: nothing is missed and nothing comes twice.
             self._queues.add(queue)
+            latest = [row for name, row in sorted(self._latest.items()) if workload in {None, name}]
             try:
-                for name, decided in sorted(self._latest.items()):
-                    if workload in {None, name}:
-                        yield decided, True
+                newest = after
+                if after is None:
+                    newest = max((_key(row) for row in latest), default=None)
+                    for index, decided in enumerate(latest, start=1):
+                        yield decided, True, _token(newest) if index == len(latest) else ""
+                missed = [] if after is None else await self._missed(workload, after, changes_only)
+                given = {row[0].id for row in missed}
+                for decided in missed:
+                    newest = _key(decided)
+                    yield decided, False, _token(newest)
                 while True:
                     entry = await queue.get()
                     if entry is None:
                         raise self._ended()
-                    if workload in {None, entry[0].workload}:
-                        yield entry, False
+                    if workload not in {None, entry[0].workload} or entry[0].id in given:
+                        continue
+                    if changes_only and not entry[0].changes:
+                        continue
+                    if after is not None and _key(entry) <= after:
+                        continue  # the reader looks back a little; whoever resumes has had it
+                    newest = max(_key(entry), newest or _key(entry))
+                    yield entry, False, _token(newest)
             finally:
                 self._queues.discard(queue)
 
-    async def event(self, event_id: str) -> AsyncGenerator[EventView]:
+    async def _missed(
+        self, workload: str | None, after: tuple[datetime, str], changes_only: bool
+    ) -> list[Decided]:
+        """Return the decisions behind ``after``, oldest first."""
+        found: list[Decided] = []
+        token = ""
+        async with self._deps.store.unit_of_work() as uow:
+            while len(found) <= MISSED_MAX:
+                rows, token = await uow.decisions.list(
+                    workload=workload,
+                    start_at=after[0],
+                    changes_only=changes_only,
+                    page=Page(PAGE_SIZE, token),
+                )
+                found += [row for row in rows if _key(row) > after]
+                if not token:
+                    return found[::-1]
+        message = f"more than {MISSED_MAX} decisions were made since; begin without a token and list them"
+        raise StreamLimitError("WATCHER_TOO_SLOW", message)
+
+    async def event(self, event_id: str, resume_token: str = "") -> AsyncGenerator[EventView]:
         """Yield the event's view, then its newest view after every change, until it is over.
 
-        Raise MissingError, StreamLimitError or StoppingError.
+        With the token of the newest view the first is left out. Raise InvalidError, MissingError,
+        StreamLimitError or StoppingError.
         """
+        if resume_token:
+            parts_of("event", resume_token, 2)
         with self._admitted():
             async with self._deps.store.unit_of_work() as uow:
                 view = (await self._read_views(uow, [event_id], self._deps.clock.now()))[event_id]
             self._event_watchers[event_id] += 1
             try:
-                yield view
+                if resume_token != event_token(view):
+                    yield view
                 while view.event.state not in OVER:
                     turn = self._turn
                     newest = self._views.get(event_id, view)
@@ -284,6 +373,14 @@ class Feed:
             log.warning("replicas are not shown: %s", error)
             return {}
         return {name: view.replicas for name, view in views.items()}
+
+
+def _key(decided: Decided) -> tuple[datetime, str]:
+    return decided[0].at, decided[0].id
+
+
+def _token(key: tuple[datetime, str] | None) -> str:
+    return "" if key is None else token_of("decisions", key[0].isoformat(), key[1])
 
 
 def _offer(queue: _Queue, decided: Decided) -> None:

@@ -315,6 +315,38 @@ CONDITION_TYPE_SCALING_LIMITED: ConditionType.ValueType  # 3
 """Whether a limit bound the result."""
 Global___ConditionType: _TypeAlias = ConditionType  # noqa: Y015
 
+class _RecommendationFate:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RecommendationFateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RecommendationFate.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    RECOMMENDATION_FATE_UNSPECIFIED: _RecommendationFate.ValueType  # 0
+    """Not set."""
+    RECOMMENDATION_FATE_BOUND: _RecommendationFate.ValueType  # 1
+    """It decided the result."""
+    RECOMMENDATION_FATE_SATISFIED: _RecommendationFate.ValueType  # 2
+    """The result satisfies it, and another one decided."""
+    RECOMMENDATION_FATE_OVERRULED: _RecommendationFate.ValueType  # 3
+    """The result goes against it."""
+    RECOMMENDATION_FATE_ABSTAINED: _RecommendationFate.ValueType  # 4
+    """It had no opinion."""
+
+class RecommendationFate(_RecommendationFate, metaclass=_RecommendationFateEnumTypeWrapper):
+    """What became of one recommendation."""
+
+RECOMMENDATION_FATE_UNSPECIFIED: RecommendationFate.ValueType  # 0
+"""Not set."""
+RECOMMENDATION_FATE_BOUND: RecommendationFate.ValueType  # 1
+"""It decided the result."""
+RECOMMENDATION_FATE_SATISFIED: RecommendationFate.ValueType  # 2
+"""The result satisfies it, and another one decided."""
+RECOMMENDATION_FATE_OVERRULED: RecommendationFate.ValueType  # 3
+"""The result goes against it."""
+RECOMMENDATION_FATE_ABSTAINED: RecommendationFate.ValueType  # 4
+"""It had no opinion."""
+Global___RecommendationFate: _TypeAlias = RecommendationFate  # noqa: Y015
+
 @_typing.final
 class CapacityPlan(_message.Message):
     """Immutable revision of dated floors for one workload."""
@@ -947,3 +979,308 @@ class Alarm(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Alarm: _TypeAlias = Alarm  # noqa: Y015
+
+@_typing.final
+class WeighedRecommendation(_message.Message):
+    """One recommendation and what became of it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RECOMMENDATION_FIELD_NUMBER: _builtins.int
+    FATE_FIELD_NUMBER: _builtins.int
+    fate: Global___RecommendationFate.ValueType
+    """What became of it."""
+    @_builtins.property
+    def recommendation(self) -> Global___Recommendation:
+        """The recommendation."""
+
+    def __init__(
+        self,
+        *,
+        recommendation: Global___Recommendation | None = ...,
+        fate: Global___RecommendationFate.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["recommendation", b"recommendation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fate", b"fate", "recommendation", b"recommendation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WeighedRecommendation: _TypeAlias = WeighedRecommendation  # noqa: Y015
+
+@_typing.final
+class ExplainedForecast(_message.Message):
+    """The forecast a decision looked at."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FORECAST_ID_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    ORIGIN_TIME_FIELD_NUMBER: _builtins.int
+    AGE_S_FIELD_NUMBER: _builtins.int
+    MEDIAN_QPS_FIELD_NUMBER: _builtins.int
+    forecast_id: _builtins.str
+    """Run it came from."""
+    state: _builtins.str
+    """Whether it could carry a plan, as ForecastState says: "READY", "DEGRADED"..."""
+    age_s: _builtins.float
+    """How old that was at the decision, seconds."""
+    median_qps: _builtins.float
+    """Median of the step in which the decision fell, requests per second. Absent: the step is not in it."""
+    @_builtins.property
+    def origin_time(self) -> _timestamp_pb2.Timestamp:
+        """End of the last bucket it had observed."""
+
+    def __init__(
+        self,
+        *,
+        forecast_id: _builtins.str = ...,
+        state: _builtins.str = ...,
+        origin_time: _timestamp_pb2.Timestamp | None = ...,
+        age_s: _builtins.float = ...,
+        median_qps: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_median_qps", b"_median_qps", "median_qps", b"median_qps", "origin_time", b"origin_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_median_qps", b"_median_qps", "age_s", b"age_s", "forecast_id", b"forecast_id", "median_qps", b"median_qps", "origin_time", b"origin_time", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__median_qps: _TypeAlias = _typing.Literal["median_qps"]  # noqa: Y015
+    _WhichOneofArgType__median_qps: _TypeAlias = _typing.Literal["_median_qps", b"_median_qps"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__median_qps) -> _WhichOneofReturnType__median_qps | None: ...
+
+Global___ExplainedForecast: _TypeAlias = ExplainedForecast  # noqa: Y015
+
+@_typing.final
+class ExplainedEvent(_message.Message):
+    """An event that counted in a decision."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OCCURRENCE_ID_FIELD_NUMBER: _builtins.int
+    EVENT_FIELD_NUMBER: _builtins.int
+    DISPLAY_NAME_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    END_TIME_FIELD_NUMBER: _builtins.int
+    EXPECTED_PEAK_QPS_FIELD_NUMBER: _builtins.int
+    EXPECTED_MULTIPLIER_FIELD_NUMBER: _builtins.int
+    occurrence_id: _builtins.str
+    """Occurrence, `{event}` or `{event}@{start}`."""
+    event: _builtins.str
+    """Resource name, `events/{event}`."""
+    display_name: _builtins.str
+    """Name for people. Empty: the event has none."""
+    expected_peak_qps: _builtins.float
+    """Expected peak, requests per second. Absent: stated as a multiplier, or unknown."""
+    expected_multiplier: _builtins.float
+    """Expected multiple of usual demand. Absent: stated as a peak, or unknown."""
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """Start of the occurrence. Absent: the event is not registered any more."""
+
+    @_builtins.property
+    def end_time(self) -> _timestamp_pb2.Timestamp:
+        """End of the occurrence, excluded. Absent: as above."""
+
+    def __init__(
+        self,
+        *,
+        occurrence_id: _builtins.str = ...,
+        event: _builtins.str = ...,
+        display_name: _builtins.str = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        end_time: _timestamp_pb2.Timestamp | None = ...,
+        expected_peak_qps: _builtins.float | None = ...,
+        expected_multiplier: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_multiplier", b"_expected_multiplier", "_expected_peak_qps", b"_expected_peak_qps", "end_time", b"end_time", "expected_multiplier", b"expected_multiplier", "expected_peak_qps", b"expected_peak_qps", "start_time", b"start_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_multiplier", b"_expected_multiplier", "_expected_peak_qps", b"_expected_peak_qps", "display_name", b"display_name", "end_time", b"end_time", "event", b"event", "expected_multiplier", b"expected_multiplier", "expected_peak_qps", b"expected_peak_qps", "occurrence_id", b"occurrence_id", "start_time", b"start_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__expected_multiplier: _TypeAlias = _typing.Literal["expected_multiplier"]  # noqa: Y015
+    _WhichOneofArgType__expected_multiplier: _TypeAlias = _typing.Literal["_expected_multiplier", b"_expected_multiplier"]  # noqa: Y015
+    _WhichOneofReturnType__expected_peak_qps: _TypeAlias = _typing.Literal["expected_peak_qps"]  # noqa: Y015
+    _WhichOneofArgType__expected_peak_qps: _TypeAlias = _typing.Literal["_expected_peak_qps", b"_expected_peak_qps"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_multiplier) -> _WhichOneofReturnType__expected_multiplier | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_peak_qps) -> _WhichOneofReturnType__expected_peak_qps | None: ...
+
+Global___ExplainedEvent: _TypeAlias = ExplainedEvent  # noqa: Y015
+
+@_typing.final
+class DecisionExplanation(_message.Message):
+    """Why a decision came out as it did, and what came of it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DECISION_FIELD_NUMBER: _builtins.int
+    SENTENCE_FIELD_NUMBER: _builtins.int
+    RULE_FIELD_NUMBER: _builtins.int
+    RECOMMENDATIONS_FIELD_NUMBER: _builtins.int
+    CLAMP_FIELD_NUMBER: _builtins.int
+    FORECAST_FIELD_NUMBER: _builtins.int
+    EVENTS_FIELD_NUMBER: _builtins.int
+    FLOORS_FIELD_NUMBER: _builtins.int
+    UNTIL_TIME_FIELD_NUMBER: _builtins.int
+    sentence: _builtins.str
+    """All of it in one sentence."""
+    rule: _builtins.str
+    """Rule by which the result was found: "VETO", "CEILING", "FLOOR", "SET" or "KEEP"."""
+    clamp: _builtins.str
+    """What held the result back after that: "RATE_LIMITED", "STABILIZING", "WITHIN_TOLERANCE" or "CEILING".
+    Empty: nothing did.
+    """
+    @_builtins.property
+    def decision(self) -> Global___Decision:
+        """The decision with its inputs and their ages, all recommendations, and the outcome read back."""
+
+    @_builtins.property
+    def recommendations(self) -> _containers.RepeatedCompositeFieldContainer[Global___WeighedRecommendation]:
+        """Every recommendation with its fate, in the order in which they were weighed."""
+
+    @_builtins.property
+    def forecast(self) -> Global___ExplainedForecast:
+        """The forecast it looked at. Absent: none, or past its retention."""
+
+    @_builtins.property
+    def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExplainedEvent]:
+        """Events that counted."""
+
+    @_builtins.property
+    def floors(self) -> _containers.RepeatedCompositeFieldContainer[Global___Floor]:
+        """Floors of its plan that were in force. Empty: none was, or the plan is past its retention."""
+
+    @_builtins.property
+    def until_time(self) -> _timestamp_pb2.Timestamp:
+        """When the workload's next recorded decision followed. Absent: it is still the newest."""
+
+    def __init__(
+        self,
+        *,
+        decision: Global___Decision | None = ...,
+        sentence: _builtins.str = ...,
+        rule: _builtins.str = ...,
+        recommendations: _abc.Iterable[Global___WeighedRecommendation] | None = ...,
+        clamp: _builtins.str = ...,
+        forecast: Global___ExplainedForecast | None = ...,
+        events: _abc.Iterable[Global___ExplainedEvent] | None = ...,
+        floors: _abc.Iterable[Global___Floor] | None = ...,
+        until_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision", "forecast", b"forecast", "until_time", b"until_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clamp", b"clamp", "decision", b"decision", "events", b"events", "floors", b"floors", "forecast", b"forecast", "recommendations", b"recommendations", "rule", b"rule", "sentence", b"sentence", "until_time", b"until_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DecisionExplanation: _TypeAlias = DecisionExplanation  # noqa: Y015
+
+@_typing.final
+class SimulationTimeline(_message.Message):
+    """One policy's course through a simulation. Arrays have one entry per step."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEP_FIELD_NUMBER: _builtins.int
+    DEMAND_QPS_FIELD_NUMBER: _builtins.int
+    READY_REPLICAS_FIELD_NUMBER: _builtins.int
+    PAID_REPLICAS_FIELD_NUMBER: _builtins.int
+    VIOLATION_SHARE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def step(self) -> _duration_pb2.Duration:
+        """Length of a step."""
+
+    @_builtins.property
+    def demand_qps(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Highest demand in the step, requests per second. NaN: unknown."""
+
+    @_builtins.property
+    def ready_replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Fewest warm replicas in the step."""
+
+    @_builtins.property
+    def paid_replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Most replicas paid for in the step, starting ones included."""
+
+    @_builtins.property
+    def violation_share(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Share of the step's requests that waited longer than the SLO or were rejected, 0 to 1."""
+
+    def __init__(
+        self,
+        *,
+        step: _duration_pb2.Duration | None = ...,
+        demand_qps: _abc.Iterable[_builtins.float] | None = ...,
+        ready_replicas: _abc.Iterable[_builtins.int] | None = ...,
+        paid_replicas: _abc.Iterable[_builtins.int] | None = ...,
+        violation_share: _abc.Iterable[_builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["step", b"step"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["demand_qps", b"demand_qps", "paid_replicas", b"paid_replicas", "ready_replicas", b"ready_replicas", "step", b"step", "violation_share", b"violation_share"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SimulationTimeline: _TypeAlias = SimulationTimeline  # noqa: Y015
+
+@_typing.final
+class SimulationResult(_message.Message):
+    """What one policy would have cost and what users would have met."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VIOLATION_SHARE_FIELD_NUMBER: _builtins.int
+    WAIT_MS_P99_FIELD_NUMBER: _builtins.int
+    REPLICA_HOURS_FIELD_NUMBER: _builtins.int
+    SCALE_CHANGES_FIELD_NUMBER: _builtins.int
+    FLAPS_FIELD_NUMBER: _builtins.int
+    REJECTED_SHARE_FIELD_NUMBER: _builtins.int
+    PEAK_REPLICAS_FIELD_NUMBER: _builtins.int
+    EVENT_VIOLATION_SHARE_FIELD_NUMBER: _builtins.int
+    TIMELINE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Name: "current", that of a change, or that of a peer."""
+    violation_share: _builtins.float
+    """Share of requests that waited longer than the SLO or were rejected, 0 to 1."""
+    wait_ms_p99: _builtins.float
+    """Wait of the 99th percentile of requests, milliseconds; one millisecond is a thousandth of a second."""
+    replica_hours: _builtins.float
+    """Replicas paid for, times hours."""
+    scale_changes: _builtins.int
+    """Changes of the count."""
+    flaps: _builtins.int
+    """Removals that an order followed within a quarter of an hour."""
+    rejected_share: _builtins.float
+    """Share of requests rejected because the queue was full, 0 to 1."""
+    peak_replicas: _builtins.int
+    """Most replicas paid for at once."""
+    event_violation_share: _builtins.float
+    """violation_share inside event windows. Absent: there was none."""
+    @_builtins.property
+    def timeline(self) -> Global___SimulationTimeline:
+        """Its course."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        violation_share: _builtins.float = ...,
+        wait_ms_p99: _builtins.float = ...,
+        replica_hours: _builtins.float = ...,
+        scale_changes: _builtins.int = ...,
+        flaps: _builtins.int = ...,
+        rejected_share: _builtins.float = ...,
+        peak_replicas: _builtins.int = ...,
+        event_violation_share: _builtins.float | None = ...,
+        timeline: Global___SimulationTimeline | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_event_violation_share", b"_event_violation_share", "event_violation_share", b"event_violation_share", "timeline", b"timeline"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_event_violation_share", b"_event_violation_share", "event_violation_share", b"event_violation_share", "flaps", b"flaps", "name", b"name", "peak_replicas", b"peak_replicas", "rejected_share", b"rejected_share", "replica_hours", b"replica_hours", "scale_changes", b"scale_changes", "timeline", b"timeline", "violation_share", b"violation_share", "wait_ms_p99", b"wait_ms_p99"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__event_violation_share: _TypeAlias = _typing.Literal["event_violation_share"]  # noqa: Y015
+    _WhichOneofArgType__event_violation_share: _TypeAlias = _typing.Literal["_event_violation_share", b"_event_violation_share"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__event_violation_share) -> _WhichOneofReturnType__event_violation_share | None: ...
+
+Global___SimulationResult: _TypeAlias = SimulationResult  # noqa: Y015

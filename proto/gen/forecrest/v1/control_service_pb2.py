@@ -23,46 +23,57 @@ _sym_db = _symbol_database.Default()
 
 
 from forecrest.v1 import control_pb2 as forecrest_dot_v1_dot_control__pb2
+from forecrest.v1 import workload_pb2 as forecrest_dot_v1_dot_workload__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import empty_pb2 as google_dot_protobuf_dot_empty__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"forecrest/v1/control_service.proto\x12\x0c\x66orecrest.v1\x1a\x1a\x66orecrest/v1/control.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1bgoogle/protobuf/empty.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"B\n\x0eGetPlanRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\x08revision\x18\x02 \x01(\x05H\x00\x88\x01\x01\x42\x0b\n\t_revision\" \n\x10GetStatusRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\"\n\x12GetDecisionRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\xc3\x01\n\x14ListDecisionsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x10\n\x08workload\x18\x03 \x01(\t\x12.\n\nstart_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0c\x63hanges_only\x18\x06 \x01(\x08\"[\n\x15ListDecisionsResponse\x12)\n\tdecisions\x18\x01 \x03(\x0b\x32\x16.forecrest.v1.Decision\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"?\n\x15WatchDecisionsRequest\x12\x10\n\x08workload\x18\x01 \x01(\t\x12\x14\n\x0c\x63hanges_only\x18\x02 \x01(\x08\"T\n\x16WatchDecisionsResponse\x12(\n\x08\x64\x65\x63ision\x18\x01 \x01(\x0b\x32\x16.forecrest.v1.Decision\x12\x10\n\x08snapshot\x18\x02 \x01(\x08\"\x91\x01\n\x15\x43reateOverrideRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12(\n\x08override\x18\x02 \x01(\x0b\x32\x16.forecrest.v1.Override\x12\x13\n\x0boverride_id\x18\x03 \x01(\t\x12\x12\n\nrequest_id\x18\x04 \x01(\t\x12\x15\n\rvalidate_only\x18\x05 \x01(\x08\"c\n\x14ListOverridesRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\x12\x14\n\x0cshow_expired\x18\x04 \x01(\x08\"[\n\x15ListOverridesResponse\x12)\n\toverrides\x18\x01 \x03(\x0b\x32\x16.forecrest.v1.Override\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"P\n\x15\x44\x65leteOverrideRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\"\x83\x01\n\x0cPauseRequest\x12\x10\n\x08workload\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12&\n\x03ttl\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nrequest_id\x18\x04 \x01(\t\x12\x15\n\rvalidate_only\x18\x05 \x01(\x08\"L\n\rResumeRequest\x12\x10\n\x08workload\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\"(\n\x14GetPauseStateRequest\x12\x10\n\x08workload\x18\x01 \x01(\t2\xe9\x06\n\x0e\x43ontrolService\x12\x43\n\x07GetPlan\x12\x1c.forecrest.v1.GetPlanRequest\x1a\x1a.forecrest.v1.CapacityPlan\x12I\n\tGetStatus\x12\x1e.forecrest.v1.GetStatusRequest\x1a\x1c.forecrest.v1.WorkloadStatus\x12G\n\x0bGetDecision\x12 .forecrest.v1.GetDecisionRequest\x1a\x16.forecrest.v1.Decision\x12X\n\rListDecisions\x12\".forecrest.v1.ListDecisionsRequest\x1a#.forecrest.v1.ListDecisionsResponse\x12]\n\x0eWatchDecisions\x12#.forecrest.v1.WatchDecisionsRequest\x1a$.forecrest.v1.WatchDecisionsResponse0\x01\x12M\n\x0e\x43reateOverride\x12#.forecrest.v1.CreateOverrideRequest\x1a\x16.forecrest.v1.Override\x12X\n\rListOverrides\x12\".forecrest.v1.ListOverridesRequest\x1a#.forecrest.v1.ListOverridesResponse\x12M\n\x0e\x44\x65leteOverride\x12#.forecrest.v1.DeleteOverrideRequest\x1a\x16.google.protobuf.Empty\x12=\n\x05Pause\x12\x1a.forecrest.v1.PauseRequest\x1a\x18.forecrest.v1.PauseState\x12?\n\x06Resume\x12\x1b.forecrest.v1.ResumeRequest\x1a\x18.forecrest.v1.PauseState\x12M\n\rGetPauseState\x12\".forecrest.v1.GetPauseStateRequest\x1a\x18.forecrest.v1.PauseStateb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"forecrest/v1/control_service.proto\x12\x0c\x66orecrest.v1\x1a\x1a\x66orecrest/v1/control.proto\x1a\x1b\x66orecrest/v1/workload.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1bgoogle/protobuf/empty.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"B\n\x0eGetPlanRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\x08revision\x18\x02 \x01(\x05H\x00\x88\x01\x01\x42\x0b\n\t_revision\" \n\x10GetStatusRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"d\n\x12GetDecisionRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08workload\x18\x02 \x01(\t\x12.\n\nas_of_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"h\n\x16\x45xplainDecisionRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08workload\x18\x02 \x01(\t\x12.\n\nas_of_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x95\x02\n\x14ListDecisionsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x10\n\x08workload\x18\x03 \x01(\t\x12.\n\nstart_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0c\x63hanges_only\x18\x06 \x01(\x08\x12\x0e\n\x06\x66ilter\x18\x07 \x01(\t\x12\x10\n\x08order_by\x18\x08 \x01(\t\x12.\n\nas_of_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"[\n\x15ListDecisionsResponse\x12)\n\tdecisions\x18\x01 \x03(\x0b\x32\x16.forecrest.v1.Decision\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"U\n\x15WatchDecisionsRequest\x12\x10\n\x08workload\x18\x01 \x01(\t\x12\x14\n\x0c\x63hanges_only\x18\x02 \x01(\x08\x12\x14\n\x0cresume_token\x18\x03 \x01(\t\"j\n\x16WatchDecisionsResponse\x12(\n\x08\x64\x65\x63ision\x18\x01 \x01(\x0b\x32\x16.forecrest.v1.Decision\x12\x10\n\x08snapshot\x18\x02 \x01(\x08\x12\x14\n\x0cresume_token\x18\x03 \x01(\t\"\x9d\x01\n\x0fSimulatedChange\x12\x0c\n\x04name\x18\x01 \x01(\t\x12$\n\x06policy\x18\x02 \x01(\x0b\x32\x14.forecrest.v1.Policy\x12\x19\n\x0cmin_replicas\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x19\n\x0cmax_replicas\x18\x04 \x01(\x05H\x01\x88\x01\x01\x42\x0f\n\r_min_replicasB\x0f\n\r_max_replicas\"\xdf\x01\n\x0eSimulatedEvent\x12.\n\nstart_time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x17\n\nmultiplier\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x15\n\x08peak_qps\x18\x04 \x01(\x01H\x01\x88\x01\x01\x12\x11\n\tannounced\x18\x05 \x01(\x08\x12\x10\n\x08\x63\x61tegory\x18\x06 \x01(\tB\r\n\x0b_multiplierB\x0b\n\t_peak_qps\"\xd9\x02\n\x0fSimulateRequest\x12\x10\n\x08workload\x18\x01 \x01(\t\x12,\n\x08\x65nd_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x06window\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05learn\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\x07\x63hanges\x18\x05 \x03(\x0b\x32\x1d.forecrest.v1.SimulatedChange\x12\r\n\x05peers\x18\x06 \x03(\t\x12,\n\x06\x65vents\x18\x07 \x03(\x0b\x32\x1c.forecrest.v1.SimulatedEvent\x12-\n\ncold_start\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\rtimeline_size\x18\t \x01(\x05\"\x8f\x02\n\x10SimulateResponse\x12\x10\n\x08workload\x18\x01 \x01(\t\x12.\n\nstart_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\ncold_start\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x14\n\x0c\x63\x61pacity_qps\x18\x05 \x01(\x01\x12\x15\n\runknown_share\x18\x06 \x01(\x01\x12/\n\x07results\x18\x07 \x03(\x0b\x32\x1e.forecrest.v1.SimulationResult\"\x91\x01\n\x15\x43reateOverrideRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12(\n\x08override\x18\x02 \x01(\x0b\x32\x16.forecrest.v1.Override\x12\x13\n\x0boverride_id\x18\x03 \x01(\t\x12\x12\n\nrequest_id\x18\x04 \x01(\t\x12\x15\n\rvalidate_only\x18\x05 \x01(\x08\"c\n\x14ListOverridesRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\x12\x14\n\x0cshow_expired\x18\x04 \x01(\x08\"[\n\x15ListOverridesResponse\x12)\n\toverrides\x18\x01 \x03(\x0b\x32\x16.forecrest.v1.Override\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"P\n\x15\x44\x65leteOverrideRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\"\x83\x01\n\x0cPauseRequest\x12\x10\n\x08workload\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12&\n\x03ttl\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nrequest_id\x18\x04 \x01(\t\x12\x15\n\rvalidate_only\x18\x05 \x01(\x08\"L\n\rResumeRequest\x12\x10\n\x08workload\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\"(\n\x14GetPauseStateRequest\x12\x10\n\x08workload\x18\x01 \x01(\t2\x90\x08\n\x0e\x43ontrolService\x12\x43\n\x07GetPlan\x12\x1c.forecrest.v1.GetPlanRequest\x1a\x1a.forecrest.v1.CapacityPlan\x12I\n\tGetStatus\x12\x1e.forecrest.v1.GetStatusRequest\x1a\x1c.forecrest.v1.WorkloadStatus\x12G\n\x0bGetDecision\x12 .forecrest.v1.GetDecisionRequest\x1a\x16.forecrest.v1.Decision\x12X\n\rListDecisions\x12\".forecrest.v1.ListDecisionsRequest\x1a#.forecrest.v1.ListDecisionsResponse\x12Z\n\x0f\x45xplainDecision\x12$.forecrest.v1.ExplainDecisionRequest\x1a!.forecrest.v1.DecisionExplanation\x12I\n\x08Simulate\x12\x1d.forecrest.v1.SimulateRequest\x1a\x1e.forecrest.v1.SimulateResponse\x12]\n\x0eWatchDecisions\x12#.forecrest.v1.WatchDecisionsRequest\x1a$.forecrest.v1.WatchDecisionsResponse0\x01\x12M\n\x0e\x43reateOverride\x12#.forecrest.v1.CreateOverrideRequest\x1a\x16.forecrest.v1.Override\x12X\n\rListOverrides\x12\".forecrest.v1.ListOverridesRequest\x1a#.forecrest.v1.ListOverridesResponse\x12M\n\x0e\x44\x65leteOverride\x12#.forecrest.v1.DeleteOverrideRequest\x1a\x16.google.protobuf.Empty\x12=\n\x05Pause\x12\x1a.forecrest.v1.PauseRequest\x1a\x18.forecrest.v1.PauseState\x12?\n\x06Resume\x12\x1b.forecrest.v1.ResumeRequest\x1a\x18.forecrest.v1.PauseState\x12M\n\rGetPauseState\x12\".forecrest.v1.GetPauseStateRequest\x1a\x18.forecrest.v1.PauseStateb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'forecrest.v1.control_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_GETPLANREQUEST']._serialized_start=174
-  _globals['_GETPLANREQUEST']._serialized_end=240
-  _globals['_GETSTATUSREQUEST']._serialized_start=242
-  _globals['_GETSTATUSREQUEST']._serialized_end=274
-  _globals['_GETDECISIONREQUEST']._serialized_start=276
-  _globals['_GETDECISIONREQUEST']._serialized_end=310
-  _globals['_LISTDECISIONSREQUEST']._serialized_start=313
-  _globals['_LISTDECISIONSREQUEST']._serialized_end=508
-  _globals['_LISTDECISIONSRESPONSE']._serialized_start=510
-  _globals['_LISTDECISIONSRESPONSE']._serialized_end=601
-  _globals['_WATCHDECISIONSREQUEST']._serialized_start=603
-  _globals['_WATCHDECISIONSREQUEST']._serialized_end=666
-  _globals['_WATCHDECISIONSRESPONSE']._serialized_start=668
-  _globals['_WATCHDECISIONSRESPONSE']._serialized_end=752
-  _globals['_CREATEOVERRIDEREQUEST']._serialized_start=755
-  _globals['_CREATEOVERRIDEREQUEST']._serialized_end=900
-  _globals['_LISTOVERRIDESREQUEST']._serialized_start=902
-  _globals['_LISTOVERRIDESREQUEST']._serialized_end=1001
-  _globals['_LISTOVERRIDESRESPONSE']._serialized_start=1003
-  _globals['_LISTOVERRIDESRESPONSE']._serialized_end=1094
-  _globals['_DELETEOVERRIDEREQUEST']._serialized_start=1096
-  _globals['_DELETEOVERRIDEREQUEST']._serialized_end=1176
-  _globals['_PAUSEREQUEST']._serialized_start=1179
-  _globals['_PAUSEREQUEST']._serialized_end=1310
-  _globals['_RESUMEREQUEST']._serialized_start=1312
-  _globals['_RESUMEREQUEST']._serialized_end=1388
-  _globals['_GETPAUSESTATEREQUEST']._serialized_start=1390
-  _globals['_GETPAUSESTATEREQUEST']._serialized_end=1430
-  _globals['_CONTROLSERVICE']._serialized_start=1433
-  _globals['_CONTROLSERVICE']._serialized_end=2306
+  _globals['_GETPLANREQUEST']._serialized_start=203
+  _globals['_GETPLANREQUEST']._serialized_end=269
+  _globals['_GETSTATUSREQUEST']._serialized_start=271
+  _globals['_GETSTATUSREQUEST']._serialized_end=303
+  _globals['_GETDECISIONREQUEST']._serialized_start=305
+  _globals['_GETDECISIONREQUEST']._serialized_end=405
+  _globals['_EXPLAINDECISIONREQUEST']._serialized_start=407
+  _globals['_EXPLAINDECISIONREQUEST']._serialized_end=511
+  _globals['_LISTDECISIONSREQUEST']._serialized_start=514
+  _globals['_LISTDECISIONSREQUEST']._serialized_end=791
+  _globals['_LISTDECISIONSRESPONSE']._serialized_start=793
+  _globals['_LISTDECISIONSRESPONSE']._serialized_end=884
+  _globals['_WATCHDECISIONSREQUEST']._serialized_start=886
+  _globals['_WATCHDECISIONSREQUEST']._serialized_end=971
+  _globals['_WATCHDECISIONSRESPONSE']._serialized_start=973
+  _globals['_WATCHDECISIONSRESPONSE']._serialized_end=1079
+  _globals['_SIMULATEDCHANGE']._serialized_start=1082
+  _globals['_SIMULATEDCHANGE']._serialized_end=1239
+  _globals['_SIMULATEDEVENT']._serialized_start=1242
+  _globals['_SIMULATEDEVENT']._serialized_end=1465
+  _globals['_SIMULATEREQUEST']._serialized_start=1468
+  _globals['_SIMULATEREQUEST']._serialized_end=1813
+  _globals['_SIMULATERESPONSE']._serialized_start=1816
+  _globals['_SIMULATERESPONSE']._serialized_end=2087
+  _globals['_CREATEOVERRIDEREQUEST']._serialized_start=2090
+  _globals['_CREATEOVERRIDEREQUEST']._serialized_end=2235
+  _globals['_LISTOVERRIDESREQUEST']._serialized_start=2237
+  _globals['_LISTOVERRIDESREQUEST']._serialized_end=2336
+  _globals['_LISTOVERRIDESRESPONSE']._serialized_start=2338
+  _globals['_LISTOVERRIDESRESPONSE']._serialized_end=2429
+  _globals['_DELETEOVERRIDEREQUEST']._serialized_start=2431
+  _globals['_DELETEOVERRIDEREQUEST']._serialized_end=2511
+  _globals['_PAUSEREQUEST']._serialized_start=2514
+  _globals['_PAUSEREQUEST']._serialized_end=2645
+  _globals['_RESUMEREQUEST']._serialized_start=2647
+  _globals['_RESUMEREQUEST']._serialized_end=2723
+  _globals['_GETPAUSESTATEREQUEST']._serialized_start=2725
+  _globals['_GETPAUSESTATEREQUEST']._serialized_end=2765
+  _globals['_CONTROLSERVICE']._serialized_start=2768
+  _globals['_CONTROLSERVICE']._serialized_end=3808
 # @@protoc_insertion_point(module_scope)

@@ -5,6 +5,7 @@ Operators' view of the control loop."""
 
 from collections import abc as _abc
 from forecrest.v1 import control_pb2 as _control_pb2
+from forecrest.v1 import workload_pb2 as _workload_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
@@ -78,20 +79,62 @@ class GetDecisionRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
+    WORKLOAD_FIELD_NUMBER: _builtins.int
+    AS_OF_TIME_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Required. `decisions/{decision}`."""
+    """`decisions/{decision}`. Either this or workload is required."""
+    workload: _builtins.str
+    """`workloads/{workload}`: its decision in force at as_of_time, the newest made until then."""
+    @_builtins.property
+    def as_of_time(self) -> _timestamp_pb2.Timestamp:
+        """With workload only. Absent: now."""
+
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
+        workload: _builtins.str = ...,
+        as_of_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["as_of_time", b"as_of_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["as_of_time", b"as_of_time", "name", b"name", "workload", b"workload"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetDecisionRequest: _TypeAlias = GetDecisionRequest  # noqa: Y015
+
+@_typing.final
+class ExplainDecisionRequest(_message.Message):
+    """Request of ExplainDecision."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    WORKLOAD_FIELD_NUMBER: _builtins.int
+    AS_OF_TIME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """`decisions/{decision}`. Either this or workload is required."""
+    workload: _builtins.str
+    """`workloads/{workload}`: its decision in force at as_of_time, the newest made until then."""
+    @_builtins.property
+    def as_of_time(self) -> _timestamp_pb2.Timestamp:
+        """With workload only. Absent: now."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        workload: _builtins.str = ...,
+        as_of_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["as_of_time", b"as_of_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["as_of_time", b"as_of_time", "name", b"name", "workload", b"workload"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainDecisionRequest: _TypeAlias = ExplainDecisionRequest  # noqa: Y015
 
 @_typing.final
 class ListDecisionsRequest(_message.Message):
@@ -105,6 +148,9 @@ class ListDecisionsRequest(_message.Message):
     START_TIME_FIELD_NUMBER: _builtins.int
     END_TIME_FIELD_NUMBER: _builtins.int
     CHANGES_ONLY_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
+    ORDER_BY_FIELD_NUMBER: _builtins.int
+    AS_OF_TIME_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
     """Most decisions to return, 1 to 1000. 0 means 50; more than 1000 means 1000."""
     page_token: _builtins.str
@@ -113,6 +159,13 @@ class ListDecisionsRequest(_message.Message):
     """Decisions of this workload only, `workloads/{workload}`."""
     changes_only: _builtins.bool
     """Only decisions that asked for another count than before."""
+    filter: _builtins.str
+    """What to list, as in AIP-160: comparisons joined by AND. `decide_time` with <, <=, >, >= or = and an RFC 3339 time
+    in quotes; `workload` = "workloads/{workload}"; `reason` = or != a DecisionReason without its prefix, for
+    example `reason = EVENT_FLOOR`; `changed` = true. At most 500 characters. Narrows the fields above further.
+    """
+    order_by: _builtins.str
+    """`decide_time desc` (the default) or `decide_time`."""
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
         """Decisions made at or after this time only."""
@@ -120,6 +173,12 @@ class ListDecisionsRequest(_message.Message):
     @_builtins.property
     def end_time(self) -> _timestamp_pb2.Timestamp:
         """Decisions made before this time only; after start_time."""
+
+    @_builtins.property
+    def as_of_time(self) -> _timestamp_pb2.Timestamp:
+        """The decision in force at this time, the newest made until then, of `workload` or of each existing workload, by
+        workload. Excludes start_time, end_time, changes_only, filter and order_by.
+        """
 
     def __init__(
         self,
@@ -130,10 +189,13 @@ class ListDecisionsRequest(_message.Message):
         start_time: _timestamp_pb2.Timestamp | None = ...,
         end_time: _timestamp_pb2.Timestamp | None = ...,
         changes_only: _builtins.bool = ...,
+        filter: _builtins.str = ...,
+        order_by: _builtins.str = ...,
+        as_of_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["as_of_time", b"as_of_time", "end_time", b"end_time", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes_only", b"changes_only", "end_time", b"end_time", "page_size", b"page_size", "page_token", b"page_token", "start_time", b"start_time", "workload", b"workload"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["as_of_time", b"as_of_time", "changes_only", b"changes_only", "end_time", b"end_time", "filter", b"filter", "order_by", b"order_by", "page_size", b"page_size", "page_token", b"page_token", "start_time", b"start_time", "workload", b"workload"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -175,19 +237,26 @@ class WatchDecisionsRequest(_message.Message):
 
     WORKLOAD_FIELD_NUMBER: _builtins.int
     CHANGES_ONLY_FIELD_NUMBER: _builtins.int
+    RESUME_TOKEN_FIELD_NUMBER: _builtins.int
     workload: _builtins.str
     """Decisions of this workload only, `workloads/{workload}`. Empty: of all."""
     changes_only: _builtins.bool
     """Only decisions that asked for another count than before. The snapshot is sent in any case."""
+    resume_token: _builtins.str
+    """Last resume_token received: instead of a snapshot, what was decided since comes first, by time. INVALID_ARGUMENT
+    if it is none of this method, RESOURCE_EXHAUSTED (WATCHER_TOO_SLOW) if more than 10000 decisions were made since.
+    Empty: begin with a snapshot.
+    """
     def __init__(
         self,
         *,
         workload: _builtins.str = ...,
         changes_only: _builtins.bool = ...,
+        resume_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes_only", b"changes_only", "workload", b"workload"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes_only", b"changes_only", "resume_token", b"resume_token", "workload", b"workload"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -201,8 +270,11 @@ class WatchDecisionsResponse(_message.Message):
 
     DECISION_FIELD_NUMBER: _builtins.int
     SNAPSHOT_FIELD_NUMBER: _builtins.int
+    RESUME_TOKEN_FIELD_NUMBER: _builtins.int
     snapshot: _builtins.bool
     """Whether it was made before the stream began."""
+    resume_token: _builtins.str
+    """Send it as resume_token to go on from here, also on another server. Opaque. Empty until the snapshot is complete."""
     @_builtins.property
     def decision(self) -> _control_pb2.Decision:
         """The decision."""
@@ -212,14 +284,233 @@ class WatchDecisionsResponse(_message.Message):
         *,
         decision: _control_pb2.Decision | None = ...,
         snapshot: _builtins.bool = ...,
+        resume_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision", "snapshot", b"snapshot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision", "resume_token", b"resume_token", "snapshot", b"snapshot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WatchDecisionsResponse: _TypeAlias = WatchDecisionsResponse  # noqa: Y015
+
+@_typing.final
+class SimulatedChange(_message.Message):
+    """A what-if: the workload with another policy or other bounds."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
+    MIN_REPLICAS_FIELD_NUMBER: _builtins.int
+    MAX_REPLICAS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Required. Name of its result, 1 to 63 characters of a-z, 0-9 and "-"; not "current" and not a peer's."""
+    min_replicas: _builtins.int
+    """Absent: the workload's own."""
+    max_replicas: _builtins.int
+    """Absent: the workload's own."""
+    @_builtins.property
+    def policy(self) -> _workload_pb2.Policy:
+        """Fields that are set replace those of the workload's policy; the rest stays. As in Workload."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        policy: _workload_pb2.Policy | None = ...,
+        min_replicas: _builtins.int | None = ...,
+        max_replicas: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_replicas", b"_max_replicas", "_min_replicas", b"_min_replicas", "max_replicas", b"max_replicas", "min_replicas", b"min_replicas", "policy", b"policy"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_replicas", b"_max_replicas", "_min_replicas", b"_min_replicas", "max_replicas", b"max_replicas", "min_replicas", b"min_replicas", "name", b"name", "policy", b"policy"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__max_replicas: _TypeAlias = _typing.Literal["max_replicas"]  # noqa: Y015
+    _WhichOneofArgType__max_replicas: _TypeAlias = _typing.Literal["_max_replicas", b"_max_replicas"]  # noqa: Y015
+    _WhichOneofReturnType__min_replicas: _TypeAlias = _typing.Literal["min_replicas"]  # noqa: Y015
+    _WhichOneofArgType__min_replicas: _TypeAlias = _typing.Literal["_min_replicas", b"_min_replicas"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_replicas) -> _WhichOneofReturnType__max_replicas | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__min_replicas) -> _WhichOneofReturnType__min_replicas | None: ...
+
+Global___SimulatedChange: _TypeAlias = SimulatedChange  # noqa: Y015
+
+@_typing.final
+class SimulatedEvent(_message.Message):
+    """A what-if: load that did not come."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    START_TIME_FIELD_NUMBER: _builtins.int
+    END_TIME_FIELD_NUMBER: _builtins.int
+    MULTIPLIER_FIELD_NUMBER: _builtins.int
+    PEAK_QPS_FIELD_NUMBER: _builtins.int
+    ANNOUNCED_FIELD_NUMBER: _builtins.int
+    CATEGORY_FIELD_NUMBER: _builtins.int
+    multiplier: _builtins.float
+    """Demand in the window is multiplied by this, 0.01 to 1000. Exactly one of this and peak_qps."""
+    peak_qps: _builtins.float
+    """Demand in the window is raised to this, requests per second, above 0 to 1e9."""
+    announced: _builtins.bool
+    """Whether it was registered beforehand with this size; otherwise it comes as a surprise."""
+    category: _builtins.str
+    """As in Event."""
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """Required. Start of the window, inside the simulated one."""
+
+    @_builtins.property
+    def end_time(self) -> _timestamp_pb2.Timestamp:
+        """Required. End of the window, excluded, after the start."""
+
+    def __init__(
+        self,
+        *,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        end_time: _timestamp_pb2.Timestamp | None = ...,
+        multiplier: _builtins.float | None = ...,
+        peak_qps: _builtins.float | None = ...,
+        announced: _builtins.bool = ...,
+        category: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_multiplier", b"_multiplier", "_peak_qps", b"_peak_qps", "end_time", b"end_time", "multiplier", b"multiplier", "peak_qps", b"peak_qps", "start_time", b"start_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_multiplier", b"_multiplier", "_peak_qps", b"_peak_qps", "announced", b"announced", "category", b"category", "end_time", b"end_time", "multiplier", b"multiplier", "peak_qps", b"peak_qps", "start_time", b"start_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__multiplier: _TypeAlias = _typing.Literal["multiplier"]  # noqa: Y015
+    _WhichOneofArgType__multiplier: _TypeAlias = _typing.Literal["_multiplier", b"_multiplier"]  # noqa: Y015
+    _WhichOneofReturnType__peak_qps: _TypeAlias = _typing.Literal["peak_qps"]  # noqa: Y015
+    _WhichOneofArgType__peak_qps: _TypeAlias = _typing.Literal["_peak_qps", b"_peak_qps"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__multiplier) -> _WhichOneofReturnType__multiplier | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__peak_qps) -> _WhichOneofReturnType__peak_qps | None: ...
+
+Global___SimulatedEvent: _TypeAlias = SimulatedEvent  # noqa: Y015
+
+@_typing.final
+class SimulateRequest(_message.Message):
+    """Request of Simulate."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKLOAD_FIELD_NUMBER: _builtins.int
+    END_TIME_FIELD_NUMBER: _builtins.int
+    WINDOW_FIELD_NUMBER: _builtins.int
+    LEARN_FIELD_NUMBER: _builtins.int
+    CHANGES_FIELD_NUMBER: _builtins.int
+    PEERS_FIELD_NUMBER: _builtins.int
+    EVENTS_FIELD_NUMBER: _builtins.int
+    COLD_START_FIELD_NUMBER: _builtins.int
+    TIMELINE_SIZE_FIELD_NUMBER: _builtins.int
+    workload: _builtins.str
+    """Required. `workloads/{workload}`, with a capacity profile."""
+    timeline_size: _builtins.int
+    """Steps of each timeline at most, 1 to 2000. 0 means 200."""
+    @_builtins.property
+    def end_time(self) -> _timestamp_pb2.Timestamp:
+        """End of the simulated window. Absent: now."""
+
+    @_builtins.property
+    def window(self) -> _duration_pb2.Duration:
+        """Length of the window that is scored, 1 hour to 7 days. Absent: 1 day."""
+
+    @_builtins.property
+    def learn(self) -> _duration_pb2.Duration:
+        """Stored demand before it that the forecaster learns from, 0 to 14 days. Absent: 7 days. Less is stored: less is used."""
+
+    @_builtins.property
+    def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___SimulatedChange]:
+        """Changes to compare with the workload as it is, at most 4."""
+
+    @_builtins.property
+    def peers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Other autoscalers to compare with, at most 4: those of `forecrest simulate`, for example "hpa"."""
+
+    @_builtins.property
+    def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___SimulatedEvent]:
+        """Load to add, at most 20. Registered events in the window are known to the simulated loop as they were to the real one."""
+
+    @_builtins.property
+    def cold_start(self) -> _duration_pb2.Duration:
+        """From order to warm, 1 second to 1 day. Absent: the workload's own lead time as measured."""
+
+    def __init__(
+        self,
+        *,
+        workload: _builtins.str = ...,
+        end_time: _timestamp_pb2.Timestamp | None = ...,
+        window: _duration_pb2.Duration | None = ...,
+        learn: _duration_pb2.Duration | None = ...,
+        changes: _abc.Iterable[Global___SimulatedChange] | None = ...,
+        peers: _abc.Iterable[_builtins.str] | None = ...,
+        events: _abc.Iterable[Global___SimulatedEvent] | None = ...,
+        cold_start: _duration_pb2.Duration | None = ...,
+        timeline_size: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cold_start", b"cold_start", "end_time", b"end_time", "learn", b"learn", "window", b"window"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "cold_start", b"cold_start", "end_time", b"end_time", "events", b"events", "learn", b"learn", "peers", b"peers", "timeline_size", b"timeline_size", "window", b"window", "workload", b"workload"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SimulateRequest: _TypeAlias = SimulateRequest  # noqa: Y015
+
+@_typing.final
+class SimulateResponse(_message.Message):
+    """Response of Simulate."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKLOAD_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    END_TIME_FIELD_NUMBER: _builtins.int
+    COLD_START_FIELD_NUMBER: _builtins.int
+    CAPACITY_QPS_FIELD_NUMBER: _builtins.int
+    UNKNOWN_SHARE_FIELD_NUMBER: _builtins.int
+    RESULTS_FIELD_NUMBER: _builtins.int
+    workload: _builtins.str
+    """`workloads/{workload}`."""
+    capacity_qps: _builtins.float
+    """Requests per second that one warm replica sustains, as simulated."""
+    unknown_share: _builtins.float
+    """Share of the scored window in which demand is unknown; it counts neither as cost nor as violation."""
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """Start of the scored window."""
+
+    @_builtins.property
+    def end_time(self) -> _timestamp_pb2.Timestamp:
+        """End of the scored window, excluded."""
+
+    @_builtins.property
+    def cold_start(self) -> _duration_pb2.Duration:
+        """From order to warm, as simulated."""
+
+    @_builtins.property
+    def results(self) -> _containers.RepeatedCompositeFieldContainer[_control_pb2.SimulationResult]:
+        """"current" first, then changes and peers as asked for."""
+
+    def __init__(
+        self,
+        *,
+        workload: _builtins.str = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        end_time: _timestamp_pb2.Timestamp | None = ...,
+        cold_start: _duration_pb2.Duration | None = ...,
+        capacity_qps: _builtins.float = ...,
+        unknown_share: _builtins.float = ...,
+        results: _abc.Iterable[_control_pb2.SimulationResult] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cold_start", b"cold_start", "end_time", b"end_time", "start_time", b"start_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity_qps", b"capacity_qps", "cold_start", b"cold_start", "end_time", b"end_time", "results", b"results", "start_time", b"start_time", "unknown_share", b"unknown_share", "workload", b"workload"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SimulateResponse: _TypeAlias = SimulateResponse  # noqa: Y015
 
 @_typing.final
 class CreateOverrideRequest(_message.Message):

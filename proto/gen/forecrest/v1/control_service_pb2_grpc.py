@@ -57,6 +57,16 @@ class ControlServiceStub:
                 request_serializer=forecrest_dot_v1_dot_control__service__pb2.ListDecisionsRequest.SerializeToString,
                 response_deserializer=forecrest_dot_v1_dot_control__service__pb2.ListDecisionsResponse.FromString,
                 _registered_method=True)
+        self.ExplainDecision = channel.unary_unary(
+                '/forecrest.v1.ControlService/ExplainDecision',
+                request_serializer=forecrest_dot_v1_dot_control__service__pb2.ExplainDecisionRequest.SerializeToString,
+                response_deserializer=forecrest_dot_v1_dot_control__pb2.DecisionExplanation.FromString,
+                _registered_method=True)
+        self.Simulate = channel.unary_unary(
+                '/forecrest.v1.ControlService/Simulate',
+                request_serializer=forecrest_dot_v1_dot_control__service__pb2.SimulateRequest.SerializeToString,
+                response_deserializer=forecrest_dot_v1_dot_control__service__pb2.SimulateResponse.FromString,
+                _registered_method=True)
         self.WatchDecisions = channel.unary_stream(
                 '/forecrest.v1.ControlService/WatchDecisions',
                 request_serializer=forecrest_dot_v1_dot_control__service__pb2.WatchDecisionsRequest.SerializeToString,
@@ -113,14 +123,32 @@ class ControlServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetDecision(self, request, context):
-        """Read one decision. NOT_FOUND (RESOURCE_NOT_FOUND) if there is none.
+        """Read one decision, or the one that was in force for a workload at some time. NOT_FOUND
+        (RESOURCE_NOT_FOUND) if there is none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListDecisions(self, request, context):
-        """List decisions, newest first.
+        """List decisions, newest first unless asked otherwise; or those in force at some time.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExplainDecision(self, request, context):
+        """Say why a decision came out as it did: inputs with their ages, forecast, events, every recommendation with its
+        fate, the rule that decided, and the outcome read back. Chosen as in GetDecision.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Simulate(self, request, context):
+        """Replay a workload's own stored demand through the production core, with and without a change. Takes seconds to
+        minutes; a server runs one at a time and answers RESOURCE_EXHAUSTED (SIMULATION_RUNNING) to a second.
+        FAILED_PRECONDITION (HISTORY_TOO_SHORT) without stored demand in the window. Cancelling ends it at once.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -198,6 +226,16 @@ def add_ControlServiceServicer_to_server(servicer, server):
                     servicer.ListDecisions,
                     request_deserializer=forecrest_dot_v1_dot_control__service__pb2.ListDecisionsRequest.FromString,
                     response_serializer=forecrest_dot_v1_dot_control__service__pb2.ListDecisionsResponse.SerializeToString,
+            ),
+            'ExplainDecision': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExplainDecision,
+                    request_deserializer=forecrest_dot_v1_dot_control__service__pb2.ExplainDecisionRequest.FromString,
+                    response_serializer=forecrest_dot_v1_dot_control__pb2.DecisionExplanation.SerializeToString,
+            ),
+            'Simulate': grpc.unary_unary_rpc_method_handler(
+                    servicer.Simulate,
+                    request_deserializer=forecrest_dot_v1_dot_control__service__pb2.SimulateRequest.FromString,
+                    response_serializer=forecrest_dot_v1_dot_control__service__pb2.SimulateResponse.SerializeToString,
             ),
             'WatchDecisions': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchDecisions,
@@ -344,6 +382,60 @@ class ControlService:
             '/forecrest.v1.ControlService/ListDecisions',
             forecrest_dot_v1_dot_control__service__pb2.ListDecisionsRequest.SerializeToString,
             forecrest_dot_v1_dot_control__service__pb2.ListDecisionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExplainDecision(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/forecrest.v1.ControlService/ExplainDecision',
+            forecrest_dot_v1_dot_control__service__pb2.ExplainDecisionRequest.SerializeToString,
+            forecrest_dot_v1_dot_control__pb2.DecisionExplanation.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Simulate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/forecrest.v1.ControlService/Simulate',
+            forecrest_dot_v1_dot_control__service__pb2.SimulateRequest.SerializeToString,
+            forecrest_dot_v1_dot_control__service__pb2.SimulateResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -40,9 +40,20 @@ class ControlServiceStub:
     GetStatus: _grpc.UnaryUnaryMultiCallable[_control_service_pb2.GetStatusRequest, _control_pb2.WorkloadStatus]
     """Read where a workload stands: contracts, alarms, last decision."""
     GetDecision: _grpc.UnaryUnaryMultiCallable[_control_service_pb2.GetDecisionRequest, _control_pb2.Decision]
-    """Read one decision. NOT_FOUND (RESOURCE_NOT_FOUND) if there is none."""
+    """Read one decision, or the one that was in force for a workload at some time. NOT_FOUND
+    (RESOURCE_NOT_FOUND) if there is none.
+    """
     ListDecisions: _grpc.UnaryUnaryMultiCallable[_control_service_pb2.ListDecisionsRequest, _control_service_pb2.ListDecisionsResponse]
-    """List decisions, newest first."""
+    """List decisions, newest first unless asked otherwise; or those in force at some time."""
+    ExplainDecision: _grpc.UnaryUnaryMultiCallable[_control_service_pb2.ExplainDecisionRequest, _control_pb2.DecisionExplanation]
+    """Say why a decision came out as it did: inputs with their ages, forecast, events, every recommendation with its
+    fate, the rule that decided, and the outcome read back. Chosen as in GetDecision.
+    """
+    Simulate: _grpc.UnaryUnaryMultiCallable[_control_service_pb2.SimulateRequest, _control_service_pb2.SimulateResponse]
+    """Replay a workload's own stored demand through the production core, with and without a change. Takes seconds to
+    minutes; a server runs one at a time and answers RESOURCE_EXHAUSTED (SIMULATION_RUNNING) to a second.
+    FAILED_PRECONDITION (HISTORY_TOO_SHORT) without stored demand in the window. Cancelling ends it at once.
+    """
     WatchDecisions: _grpc.UnaryStreamMultiCallable[_control_service_pb2.WatchDecisionsRequest, _control_service_pb2.WatchDecisionsResponse]
     """Follow decisions: first the newest of every workload, then each one as it is made. A consumer that
     is too slow gets RESOURCE_EXHAUSTED (WATCHER_TOO_SLOW) and lists what it missed.
@@ -70,9 +81,20 @@ class ControlServiceAsyncStub(ControlServiceStub):
     GetStatus: _aio.UnaryUnaryMultiCallable[_control_service_pb2.GetStatusRequest, _control_pb2.WorkloadStatus]  # type: ignore[assignment]
     """Read where a workload stands: contracts, alarms, last decision."""
     GetDecision: _aio.UnaryUnaryMultiCallable[_control_service_pb2.GetDecisionRequest, _control_pb2.Decision]  # type: ignore[assignment]
-    """Read one decision. NOT_FOUND (RESOURCE_NOT_FOUND) if there is none."""
+    """Read one decision, or the one that was in force for a workload at some time. NOT_FOUND
+    (RESOURCE_NOT_FOUND) if there is none.
+    """
     ListDecisions: _aio.UnaryUnaryMultiCallable[_control_service_pb2.ListDecisionsRequest, _control_service_pb2.ListDecisionsResponse]  # type: ignore[assignment]
-    """List decisions, newest first."""
+    """List decisions, newest first unless asked otherwise; or those in force at some time."""
+    ExplainDecision: _aio.UnaryUnaryMultiCallable[_control_service_pb2.ExplainDecisionRequest, _control_pb2.DecisionExplanation]  # type: ignore[assignment]
+    """Say why a decision came out as it did: inputs with their ages, forecast, events, every recommendation with its
+    fate, the rule that decided, and the outcome read back. Chosen as in GetDecision.
+    """
+    Simulate: _aio.UnaryUnaryMultiCallable[_control_service_pb2.SimulateRequest, _control_service_pb2.SimulateResponse]  # type: ignore[assignment]
+    """Replay a workload's own stored demand through the production core, with and without a change. Takes seconds to
+    minutes; a server runs one at a time and answers RESOURCE_EXHAUSTED (SIMULATION_RUNNING) to a second.
+    FAILED_PRECONDITION (HISTORY_TOO_SHORT) without stored demand in the window. Cancelling ends it at once.
+    """
     WatchDecisions: _aio.UnaryStreamMultiCallable[_control_service_pb2.WatchDecisionsRequest, _control_service_pb2.WatchDecisionsResponse]  # type: ignore[assignment]
     """Follow decisions: first the newest of every workload, then each one as it is made. A consumer that
     is too slow gets RESOURCE_EXHAUSTED (WATCHER_TOO_SLOW) and lists what it missed.
@@ -115,7 +137,9 @@ class ControlServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _control_service_pb2.GetDecisionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_control_pb2.Decision, _abc.Awaitable[_control_pb2.Decision]]:
-        """Read one decision. NOT_FOUND (RESOURCE_NOT_FOUND) if there is none."""
+        """Read one decision, or the one that was in force for a workload at some time. NOT_FOUND
+        (RESOURCE_NOT_FOUND) if there is none.
+        """
 
     @_abc_1.abstractmethod
     def ListDecisions(
@@ -123,7 +147,28 @@ class ControlServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _control_service_pb2.ListDecisionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_control_service_pb2.ListDecisionsResponse, _abc.Awaitable[_control_service_pb2.ListDecisionsResponse]]:
-        """List decisions, newest first."""
+        """List decisions, newest first unless asked otherwise; or those in force at some time."""
+
+    @_abc_1.abstractmethod
+    def ExplainDecision(
+        self,
+        request: _control_service_pb2.ExplainDecisionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_control_pb2.DecisionExplanation, _abc.Awaitable[_control_pb2.DecisionExplanation]]:
+        """Say why a decision came out as it did: inputs with their ages, forecast, events, every recommendation with its
+        fate, the rule that decided, and the outcome read back. Chosen as in GetDecision.
+        """
+
+    @_abc_1.abstractmethod
+    def Simulate(
+        self,
+        request: _control_service_pb2.SimulateRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_control_service_pb2.SimulateResponse, _abc.Awaitable[_control_service_pb2.SimulateResponse]]:
+        """Replay a workload's own stored demand through the production core, with and without a change. Takes seconds to
+        minutes; a server runs one at a time and answers RESOURCE_EXHAUSTED (SIMULATION_RUNNING) to a second.
+        FAILED_PRECONDITION (HISTORY_TOO_SHORT) without stored demand in the window. Cancelling ends it at once.
+        """
 
     @_abc_1.abstractmethod
     def WatchDecisions(

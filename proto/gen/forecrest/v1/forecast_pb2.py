@@ -26,7 +26,7 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x66orecrest/v1/forecast.proto\x12\x0c\x66orecrest.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\",\n\x0eQuantileSeries\x12\r\n\x05level\x18\x01 \x01(\x01\x12\x0b\n\x03qps\x18\x02 \x03(\x01\"\xc7\x04\n\x08\x46orecast\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x66orecast_id\x18\x02 \x01(\t\x12*\n\x05state\x18\x03 \x01(\x0e\x32\x1b.forecrest.v1.ForecastState\x12/\n\x0borigin_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x63reate_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nstart_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\'\n\x04step\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\tquantiles\x18\x08 \x03(\x0b\x32\x1c.forecrest.v1.QuantileSeries\x12\x16\n\x0eoccurrence_ids\x18\t \x03(\t\x12\x0f\n\x07reasons\x18\n \x03(\t\x12?\n\rmodel_weights\x18\x0b \x03(\x0b\x32(.forecrest.v1.Forecast.ModelWeightsEntry\x12\x32\n\x06scores\x18\x0c \x03(\x0b\x32\".forecrest.v1.Forecast.ScoresEntry\x1a\x33\n\x11ModelWeightsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a-\n\x0bScoresEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"f\n\x0cHistoryPoint\x12.\n\nstart_time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x17\n\ndemand_qps\x18\x02 \x01(\x01H\x00\x88\x01\x01\x42\r\n\x0b_demand_qps*\xaa\x01\n\rForecastState\x12\x1e\n\x1a\x46ORECAST_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14\x46ORECAST_STATE_READY\x10\x01\x12\x1b\n\x17\x46ORECAST_STATE_DEGRADED\x10\x02\x12\'\n#FORECAST_STATE_INSUFFICIENT_HISTORY\x10\x03\x12\x19\n\x15\x46ORECAST_STATE_FAILED\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x66orecrest/v1/forecast.proto\x12\x0c\x66orecrest.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\",\n\x0eQuantileSeries\x12\r\n\x05level\x18\x01 \x01(\x01\x12\x0b\n\x03qps\x18\x02 \x03(\x01\"\xfd\x04\n\x08\x46orecast\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x66orecast_id\x18\x02 \x01(\t\x12*\n\x05state\x18\x03 \x01(\x0e\x32\x1b.forecrest.v1.ForecastState\x12/\n\x0borigin_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x63reate_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nstart_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\'\n\x04step\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\tquantiles\x18\x08 \x03(\x0b\x32\x1c.forecrest.v1.QuantileSeries\x12\x16\n\x0eoccurrence_ids\x18\t \x03(\t\x12\x0f\n\x07reasons\x18\n \x03(\t\x12?\n\rmodel_weights\x18\x0b \x03(\x0b\x32(.forecrest.v1.Forecast.ModelWeightsEntry\x12\x32\n\x06scores\x18\x0c \x03(\x0b\x32\".forecrest.v1.Forecast.ScoresEntry\x12\x34\n\x10stale_since_time\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x1a\x33\n\x11ModelWeightsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a-\n\x0bScoresEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"f\n\x0cHistoryPoint\x12.\n\nstart_time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x17\n\ndemand_qps\x18\x02 \x01(\x01H\x00\x88\x01\x01\x42\r\n\x0b_demand_qps\"\xcb\x04\n\x13\x46orecastExplanation\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x66orecast_id\x18\x02 \x01(\t\x12*\n\x05state\x18\x03 \x01(\x0e\x32\x1b.forecrest.v1.ForecastState\x12/\n\x0borigin_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nstart_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\'\n\x04step\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nmedian_qps\x18\x07 \x03(\x01\x12\x14\n\x0c\x62\x61seline_qps\x18\x08 \x03(\x01\x12\x11\n\ttrend_qps\x18\t \x03(\x01\x12\x12\n\nseason_qps\x18\n \x03(\x01\x12\x11\n\tevent_qps\x18\x0b \x03(\x01\x12\x16\n\x0e\x63orrection_qps\x18\x0c \x03(\x01\x12\r\n\x05model\x18\r \x01(\t\x12\x14\n\x0cmodel_reason\x18\x0e \x01(\t\x12J\n\rmodel_weights\x18\x0f \x03(\x0b\x32\x33.forecrest.v1.ForecastExplanation.ModelWeightsEntry\x12\x16\n\x0eoccurrence_ids\x18\x10 \x03(\t\x12\x0f\n\x07reasons\x18\x11 \x03(\t\x12\x10\n\x08sentence\x18\x12 \x01(\t\x1a\x33\n\x11ModelWeightsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"0\n\x10QuantileCoverage\x12\r\n\x05level\x18\x01 \x01(\x01\x12\r\n\x05share\x18\x02 \x01(\x01\"\xa3\x03\n\x0cLiveAccuracy\x12\'\n\x04lead\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\'\n\x04span\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\nstart_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nstep_count\x18\x05 \x01(\x03\x12\x13\n\x0bpinball_qps\x18\x06 \x01(\x01\x12\x1e\n\x11\x64\x61ily_naive_ratio\x18\x07 \x01(\x01H\x00\x88\x01\x01\x12\x1f\n\x12weekly_naive_ratio\x18\x08 \x01(\x01H\x01\x88\x01\x01\x12\x11\n\x04\x62ias\x18\t \x01(\x01H\x02\x88\x01\x01\x12\x30\n\x08\x63overage\x18\n \x03(\x0b\x32\x1e.forecrest.v1.QuantileCoverageB\x14\n\x12_daily_naive_ratioB\x15\n\x13_weekly_naive_ratioB\x07\n\x05_bias\"\xcd\x01\n\nModelScore\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07stretch\x18\x02 \x01(\t\x12\x12\n\nstep_count\x18\x03 \x01(\x03\x12\x13\n\x0bpinball_qps\x18\x04 \x01(\x01\x12\x18\n\x0bnaive_ratio\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12\x11\n\x04\x62ias\x18\x06 \x01(\x01H\x01\x88\x01\x01\x12\x30\n\x08\x63overage\x18\x07 \x03(\x0b\x32\x1e.forecrest.v1.QuantileCoverageB\x0e\n\x0c_naive_ratioB\x07\n\x05_bias\"\xad\x01\n\x10\x46orecastBacktest\x12/\n\x0b\x63reate_time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nfold_count\x18\x02 \x01(\x05\x12*\n\x07horizon\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x06scores\x18\x04 \x03(\x0b\x32\x18.forecrest.v1.ModelScore\"w\n\x0e\x43hampionSwitch\x12/\n\x0bswitch_time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nfrom_model\x18\x02 \x01(\t\x12\x10\n\x08to_model\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\"\xb0\x01\n\x08\x43hampion\x12\r\n\x05model\x18\x01 \x01(\t\x12.\n\nsince_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x12\n\nchallenger\x18\x04 \x01(\t\x12\x11\n\twin_count\x18\x05 \x01(\x05\x12.\n\x08switches\x18\x06 \x03(\x0b\x32\x1c.forecrest.v1.ChampionSwitch\"\xe2\x01\n\x08\x41\x63\x63uracy\x12\x0c\n\x04name\x18\x01 \x01(\t\x12(\n\x04live\x18\x02 \x03(\x0b\x32\x1a.forecrest.v1.LiveAccuracy\x12*\n\x05trust\x18\x03 \x01(\x0e\x32\x1b.forecrest.v1.ForecastTrust\x12\x16\n\x0etrust_sentence\x18\x04 \x01(\t\x12(\n\x08\x63hampion\x18\x05 \x01(\x0b\x32\x16.forecrest.v1.Champion\x12\x30\n\x08\x62\x61\x63ktest\x18\x06 \x01(\x0b\x32\x1e.forecrest.v1.ForecastBacktest*\xaa\x01\n\rForecastState\x12\x1e\n\x1a\x46ORECAST_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14\x46ORECAST_STATE_READY\x10\x01\x12\x1b\n\x17\x46ORECAST_STATE_DEGRADED\x10\x02\x12\'\n#FORECAST_STATE_INSUFFICIENT_HISTORY\x10\x03\x12\x19\n\x15\x46ORECAST_STATE_FAILED\x10\x04*\x87\x01\n\rForecastTrust\x12\x1e\n\x1a\x46ORECAST_TRUST_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x46ORECAST_TRUST_UNPROVEN\x10\x01\x12\x1a\n\x16\x46ORECAST_TRUST_TRUSTED\x10\x02\x12\x1d\n\x19\x46ORECAST_TRUST_DISTRUSTED\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,16 +37,38 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FORECAST_MODELWEIGHTSENTRY']._serialized_options = b'8\001'
   _globals['_FORECAST_SCORESENTRY']._loaded_options = None
   _globals['_FORECAST_SCORESENTRY']._serialized_options = b'8\001'
-  _globals['_FORECASTSTATE']._serialized_start=847
-  _globals['_FORECASTSTATE']._serialized_end=1017
+  _globals['_FORECASTEXPLANATION_MODELWEIGHTSENTRY']._loaded_options = None
+  _globals['_FORECASTEXPLANATION_MODELWEIGHTSENTRY']._serialized_options = b'8\001'
+  _globals['_FORECASTSTATE']._serialized_start=2876
+  _globals['_FORECASTSTATE']._serialized_end=3046
+  _globals['_FORECASTTRUST']._serialized_start=3049
+  _globals['_FORECASTTRUST']._serialized_end=3184
   _globals['_QUANTILESERIES']._serialized_start=110
   _globals['_QUANTILESERIES']._serialized_end=154
   _globals['_FORECAST']._serialized_start=157
-  _globals['_FORECAST']._serialized_end=740
-  _globals['_FORECAST_MODELWEIGHTSENTRY']._serialized_start=642
-  _globals['_FORECAST_MODELWEIGHTSENTRY']._serialized_end=693
-  _globals['_FORECAST_SCORESENTRY']._serialized_start=695
-  _globals['_FORECAST_SCORESENTRY']._serialized_end=740
-  _globals['_HISTORYPOINT']._serialized_start=742
-  _globals['_HISTORYPOINT']._serialized_end=844
+  _globals['_FORECAST']._serialized_end=794
+  _globals['_FORECAST_MODELWEIGHTSENTRY']._serialized_start=696
+  _globals['_FORECAST_MODELWEIGHTSENTRY']._serialized_end=747
+  _globals['_FORECAST_SCORESENTRY']._serialized_start=749
+  _globals['_FORECAST_SCORESENTRY']._serialized_end=794
+  _globals['_HISTORYPOINT']._serialized_start=796
+  _globals['_HISTORYPOINT']._serialized_end=898
+  _globals['_FORECASTEXPLANATION']._serialized_start=901
+  _globals['_FORECASTEXPLANATION']._serialized_end=1488
+  _globals['_FORECASTEXPLANATION_MODELWEIGHTSENTRY']._serialized_start=696
+  _globals['_FORECASTEXPLANATION_MODELWEIGHTSENTRY']._serialized_end=747
+  _globals['_QUANTILECOVERAGE']._serialized_start=1490
+  _globals['_QUANTILECOVERAGE']._serialized_end=1538
+  _globals['_LIVEACCURACY']._serialized_start=1541
+  _globals['_LIVEACCURACY']._serialized_end=1960
+  _globals['_MODELSCORE']._serialized_start=1963
+  _globals['_MODELSCORE']._serialized_end=2168
+  _globals['_FORECASTBACKTEST']._serialized_start=2171
+  _globals['_FORECASTBACKTEST']._serialized_end=2344
+  _globals['_CHAMPIONSWITCH']._serialized_start=2346
+  _globals['_CHAMPIONSWITCH']._serialized_end=2465
+  _globals['_CHAMPION']._serialized_start=2468
+  _globals['_CHAMPION']._serialized_end=2644
+  _globals['_ACCURACY']._serialized_start=2647
+  _globals['_ACCURACY']._serialized_end=2873
 # @@protoc_insertion_point(module_scope)

@@ -53,6 +53,34 @@ FORECAST_STATE_FAILED: ForecastState.ValueType  # 4
 """No model gave a usable result; no numbers."""
 Global___ForecastState: _TypeAlias = ForecastState  # noqa: Y015
 
+class _ForecastTrust:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ForecastTrustEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ForecastTrust.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    FORECAST_TRUST_UNSPECIFIED: _ForecastTrust.ValueType  # 0
+    """Not set."""
+    FORECAST_TRUST_UNPROVEN: _ForecastTrust.ValueType  # 1
+    """Too few steps were scored to say."""
+    FORECAST_TRUST_TRUSTED: _ForecastTrust.ValueType  # 2
+    """It does."""
+    FORECAST_TRUST_DISTRUSTED: _ForecastTrust.ValueType  # 3
+    """It does not: scaling is reactive until the record is better."""
+
+class ForecastTrust(_ForecastTrust, metaclass=_ForecastTrustEnumTypeWrapper):
+    """Whether the loop relies on a forecast."""
+
+FORECAST_TRUST_UNSPECIFIED: ForecastTrust.ValueType  # 0
+"""Not set."""
+FORECAST_TRUST_UNPROVEN: ForecastTrust.ValueType  # 1
+"""Too few steps were scored to say."""
+FORECAST_TRUST_TRUSTED: ForecastTrust.ValueType  # 2
+"""It does."""
+FORECAST_TRUST_DISTRUSTED: ForecastTrust.ValueType  # 3
+"""It does not: scaling is reactive until the record is better."""
+Global___ForecastTrust: _TypeAlias = ForecastTrust  # noqa: Y015
+
 @_typing.final
 class QuantileSeries(_message.Message):
     """One quantile of demand over a horizon."""
@@ -141,6 +169,7 @@ class Forecast(_message.Message):
     REASONS_FIELD_NUMBER: _builtins.int
     MODEL_WEIGHTS_FIELD_NUMBER: _builtins.int
     SCORES_FIELD_NUMBER: _builtins.int
+    STALE_SINCE_TIME_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Resource name, `workloads/{workload}/forecast`."""
     forecast_id: _builtins.str
@@ -183,6 +212,10 @@ class Forecast(_message.Message):
     def scores(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """Scores of the run by name, for example "mase"; units as the name says."""
 
+    @_builtins.property
+    def stale_since_time(self) -> _timestamp_pb2.Timestamp:
+        """Output only. Set only in an answer from the cache while the database is away: since when it may be out of date."""
+
     def __init__(
         self,
         *,
@@ -198,10 +231,11 @@ class Forecast(_message.Message):
         reasons: _abc.Iterable[_builtins.str] | None = ...,
         model_weights: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         scores: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        stale_since_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "origin_time", b"origin_time", "start_time", b"start_time", "step", b"step"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "origin_time", b"origin_time", "stale_since_time", b"stale_since_time", "start_time", b"start_time", "step", b"step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "forecast_id", b"forecast_id", "model_weights", b"model_weights", "name", b"name", "occurrence_ids", b"occurrence_ids", "origin_time", b"origin_time", "quantiles", b"quantiles", "reasons", b"reasons", "scores", b"scores", "start_time", b"start_time", "state", b"state", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "forecast_id", b"forecast_id", "model_weights", b"model_weights", "name", b"name", "occurrence_ids", b"occurrence_ids", "origin_time", b"origin_time", "quantiles", b"quantiles", "reasons", b"reasons", "scores", b"scores", "stale_since_time", b"stale_since_time", "start_time", b"start_time", "state", b"state", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -236,3 +270,472 @@ class HistoryPoint(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__demand_qps) -> _WhichOneofReturnType__demand_qps | None: ...
 
 Global___HistoryPoint: _TypeAlias = HistoryPoint  # noqa: Y015
+
+@_typing.final
+class ForecastExplanation(_message.Message):
+    """What a forecast's median is made of. At every step
+    baseline + trend + season + event + correction = median, exactly, in any order of adding: all of them are
+    whole multiples of 2^-20 requests per second.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class ModelWeightsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    NAME_FIELD_NUMBER: _builtins.int
+    FORECAST_ID_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    ORIGIN_TIME_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    MEDIAN_QPS_FIELD_NUMBER: _builtins.int
+    BASELINE_QPS_FIELD_NUMBER: _builtins.int
+    TREND_QPS_FIELD_NUMBER: _builtins.int
+    SEASON_QPS_FIELD_NUMBER: _builtins.int
+    EVENT_QPS_FIELD_NUMBER: _builtins.int
+    CORRECTION_QPS_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    MODEL_REASON_FIELD_NUMBER: _builtins.int
+    MODEL_WEIGHTS_FIELD_NUMBER: _builtins.int
+    OCCURRENCE_IDS_FIELD_NUMBER: _builtins.int
+    REASONS_FIELD_NUMBER: _builtins.int
+    SENTENCE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """`workloads/{workload}/forecast`."""
+    forecast_id: _builtins.str
+    """Run that is explained."""
+    state: Global___ForecastState.ValueType
+    """Whether it can carry a plan."""
+    model: _builtins.str
+    """Model that made it: "ensemble", "recent" or "seasonal_naive"."""
+    model_reason: _builtins.str
+    """Why this model, in words."""
+    sentence: _builtins.str
+    """The highest step of the horizon in one sentence."""
+    @_builtins.property
+    def origin_time(self) -> _timestamp_pb2.Timestamp:
+        """End of the last observed bucket."""
+
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """Start of the first forecast bucket."""
+
+    @_builtins.property
+    def step(self) -> _duration_pb2.Duration:
+        """Length of a bucket."""
+
+    @_builtins.property
+    def median_qps(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """The median, requests per second per step; the 0.5 quantile of the forecast."""
+
+    @_builtins.property
+    def baseline_qps(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Mean demand of up to four whole weeks before, the same for every step, requests per second."""
+
+    @_builtins.property
+    def trend_qps(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """How far the level has moved from there, requests per second per step."""
+
+    @_builtins.property
+    def season_qps(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Shape of day and week around the level, requests per second per step."""
+
+    @_builtins.property
+    def event_qps(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Effect of registered events, requests per second per step."""
+
+    @_builtins.property
+    def correction_qps(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Pull of the newest observations away from the usual shape, requests per second per step."""
+
+    @_builtins.property
+    def model_weights(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """Weight of each member in the mixture, 0 to 1, adding up to 1."""
+
+    @_builtins.property
+    def occurrence_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Occurrences of events whose effect it contains."""
+
+    @_builtins.property
+    def reasons(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Why the state is not READY, in words."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        forecast_id: _builtins.str = ...,
+        state: Global___ForecastState.ValueType = ...,
+        origin_time: _timestamp_pb2.Timestamp | None = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        step: _duration_pb2.Duration | None = ...,
+        median_qps: _abc.Iterable[_builtins.float] | None = ...,
+        baseline_qps: _abc.Iterable[_builtins.float] | None = ...,
+        trend_qps: _abc.Iterable[_builtins.float] | None = ...,
+        season_qps: _abc.Iterable[_builtins.float] | None = ...,
+        event_qps: _abc.Iterable[_builtins.float] | None = ...,
+        correction_qps: _abc.Iterable[_builtins.float] | None = ...,
+        model: _builtins.str = ...,
+        model_reason: _builtins.str = ...,
+        model_weights: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        occurrence_ids: _abc.Iterable[_builtins.str] | None = ...,
+        reasons: _abc.Iterable[_builtins.str] | None = ...,
+        sentence: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["origin_time", b"origin_time", "start_time", b"start_time", "step", b"step"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["baseline_qps", b"baseline_qps", "correction_qps", b"correction_qps", "event_qps", b"event_qps", "forecast_id", b"forecast_id", "median_qps", b"median_qps", "model", b"model", "model_reason", b"model_reason", "model_weights", b"model_weights", "name", b"name", "occurrence_ids", b"occurrence_ids", "origin_time", b"origin_time", "reasons", b"reasons", "season_qps", b"season_qps", "sentence", b"sentence", "start_time", b"start_time", "state", b"state", "step", b"step", "trend_qps", b"trend_qps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForecastExplanation: _TypeAlias = ForecastExplanation  # noqa: Y015
+
+@_typing.final
+class QuantileCoverage(_message.Message):
+    """Share of observed steps at or below one quantile."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEVEL_FIELD_NUMBER: _builtins.int
+    SHARE_FIELD_NUMBER: _builtins.int
+    level: _builtins.float
+    """Quantile level, between 0 and 1, both excluded."""
+    share: _builtins.float
+    """Share, 0 to 1; right when it equals the level."""
+    def __init__(
+        self,
+        *,
+        level: _builtins.float = ...,
+        share: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["level", b"level", "share", b"share"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QuantileCoverage: _TypeAlias = QuantileCoverage  # noqa: Y015
+
+@_typing.final
+class LiveAccuracy(_message.Message):
+    """How stored forecasts compared with what came, at one distance ahead."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEAD_FIELD_NUMBER: _builtins.int
+    SPAN_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    END_TIME_FIELD_NUMBER: _builtins.int
+    STEP_COUNT_FIELD_NUMBER: _builtins.int
+    PINBALL_QPS_FIELD_NUMBER: _builtins.int
+    DAILY_NAIVE_RATIO_FIELD_NUMBER: _builtins.int
+    WEEKLY_NAIVE_RATIO_FIELD_NUMBER: _builtins.int
+    BIAS_FIELD_NUMBER: _builtins.int
+    COVERAGE_FIELD_NUMBER: _builtins.int
+    step_count: _builtins.int
+    """Steps that were both forecast and observed."""
+    pinball_qps: _builtins.float
+    """Mean pinball loss over steps and levels, requests per second."""
+    daily_naive_ratio: _builtins.float
+    """Loss over that of repeating the day before, on the same steps; below 1 is better. Absent: not comparable."""
+    weekly_naive_ratio: _builtins.float
+    """Loss over that of repeating the week before, on the same steps; below 1 is better. Absent: not comparable."""
+    bias: _builtins.float
+    """Sum of median - demand over the sum of demand: 0.1 means 10 % too high. Absent: there was no demand."""
+    @_builtins.property
+    def lead(self) -> _duration_pb2.Duration:
+        """How far ahead: steps that began at least this long after the forecast was made, and less than `span` longer."""
+
+    @_builtins.property
+    def span(self) -> _duration_pb2.Duration:
+        """Width of that stretch: one hour, or one step if steps are longer."""
+
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """Start of the first hour that was scored."""
+
+    @_builtins.property
+    def end_time(self) -> _timestamp_pb2.Timestamp:
+        """End of the last hour that was scored."""
+
+    @_builtins.property
+    def coverage(self) -> _containers.RepeatedCompositeFieldContainer[Global___QuantileCoverage]:
+        """Coverage per level, ascending."""
+
+    def __init__(
+        self,
+        *,
+        lead: _duration_pb2.Duration | None = ...,
+        span: _duration_pb2.Duration | None = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        end_time: _timestamp_pb2.Timestamp | None = ...,
+        step_count: _builtins.int = ...,
+        pinball_qps: _builtins.float = ...,
+        daily_naive_ratio: _builtins.float | None = ...,
+        weekly_naive_ratio: _builtins.float | None = ...,
+        bias: _builtins.float | None = ...,
+        coverage: _abc.Iterable[Global___QuantileCoverage] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_bias", b"_bias", "_daily_naive_ratio", b"_daily_naive_ratio", "_weekly_naive_ratio", b"_weekly_naive_ratio", "bias", b"bias", "daily_naive_ratio", b"daily_naive_ratio", "end_time", b"end_time", "lead", b"lead", "span", b"span", "start_time", b"start_time", "weekly_naive_ratio", b"weekly_naive_ratio"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bias", b"_bias", "_daily_naive_ratio", b"_daily_naive_ratio", "_weekly_naive_ratio", b"_weekly_naive_ratio", "bias", b"bias", "coverage", b"coverage", "daily_naive_ratio", b"daily_naive_ratio", "end_time", b"end_time", "lead", b"lead", "pinball_qps", b"pinball_qps", "span", b"span", "start_time", b"start_time", "step_count", b"step_count", "weekly_naive_ratio", b"weekly_naive_ratio"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__bias: _TypeAlias = _typing.Literal["bias"]  # noqa: Y015
+    _WhichOneofArgType__bias: _TypeAlias = _typing.Literal["_bias", b"_bias"]  # noqa: Y015
+    _WhichOneofReturnType__daily_naive_ratio: _TypeAlias = _typing.Literal["daily_naive_ratio"]  # noqa: Y015
+    _WhichOneofArgType__daily_naive_ratio: _TypeAlias = _typing.Literal["_daily_naive_ratio", b"_daily_naive_ratio"]  # noqa: Y015
+    _WhichOneofReturnType__weekly_naive_ratio: _TypeAlias = _typing.Literal["weekly_naive_ratio"]  # noqa: Y015
+    _WhichOneofArgType__weekly_naive_ratio: _TypeAlias = _typing.Literal["_weekly_naive_ratio", b"_weekly_naive_ratio"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__bias) -> _WhichOneofReturnType__bias | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__daily_naive_ratio) -> _WhichOneofReturnType__daily_naive_ratio | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__weekly_naive_ratio) -> _WhichOneofReturnType__weekly_naive_ratio | None: ...
+
+Global___LiveAccuracy: _TypeAlias = LiveAccuracy  # noqa: Y015
+
+@_typing.final
+class ModelScore(_message.Message):
+    """How one model did in the rolling backtest."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    STRETCH_FIELD_NUMBER: _builtins.int
+    STEP_COUNT_FIELD_NUMBER: _builtins.int
+    PINBALL_QPS_FIELD_NUMBER: _builtins.int
+    NAIVE_RATIO_FIELD_NUMBER: _builtins.int
+    BIAS_FIELD_NUMBER: _builtins.int
+    COVERAGE_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    """"ensemble", "recent" or "seasonal_naive"."""
+    stretch: _builtins.str
+    """Stretch of the horizon: "short" (first hour), "day" (24 hours) or "all"."""
+    step_count: _builtins.int
+    """Steps judged, over all folds."""
+    pinball_qps: _builtins.float
+    """Mean pinball loss, requests per second."""
+    naive_ratio: _builtins.float
+    """Loss over the seasonal naive's on the same steps; below 1 is better. Absent: the naive made no error."""
+    bias: _builtins.float
+    """Sum of median - demand over the sum of demand. Absent: there was no demand."""
+    @_builtins.property
+    def coverage(self) -> _containers.RepeatedCompositeFieldContainer[Global___QuantileCoverage]:
+        """Coverage per level, ascending."""
+
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        stretch: _builtins.str = ...,
+        step_count: _builtins.int = ...,
+        pinball_qps: _builtins.float = ...,
+        naive_ratio: _builtins.float | None = ...,
+        bias: _builtins.float | None = ...,
+        coverage: _abc.Iterable[Global___QuantileCoverage] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_bias", b"_bias", "_naive_ratio", b"_naive_ratio", "bias", b"bias", "naive_ratio", b"naive_ratio"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bias", b"_bias", "_naive_ratio", b"_naive_ratio", "bias", b"bias", "coverage", b"coverage", "model", b"model", "naive_ratio", b"naive_ratio", "pinball_qps", b"pinball_qps", "step_count", b"step_count", "stretch", b"stretch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__bias: _TypeAlias = _typing.Literal["bias"]  # noqa: Y015
+    _WhichOneofArgType__bias: _TypeAlias = _typing.Literal["_bias", b"_bias"]  # noqa: Y015
+    _WhichOneofReturnType__naive_ratio: _TypeAlias = _typing.Literal["naive_ratio"]  # noqa: Y015
+    _WhichOneofArgType__naive_ratio: _TypeAlias = _typing.Literal["_naive_ratio", b"_naive_ratio"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__bias) -> _WhichOneofReturnType__bias | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__naive_ratio) -> _WhichOneofReturnType__naive_ratio | None: ...
+
+Global___ModelScore: _TypeAlias = ModelScore  # noqa: Y015
+
+@_typing.final
+class ForecastBacktest(_message.Message):
+    """The latest rolling backtest: every model forecasts the same past stretches, each seeing only what came before."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CREATE_TIME_FIELD_NUMBER: _builtins.int
+    FOLD_COUNT_FIELD_NUMBER: _builtins.int
+    HORIZON_FIELD_NUMBER: _builtins.int
+    SCORES_FIELD_NUMBER: _builtins.int
+    fold_count: _builtins.int
+    """Origins that were judged."""
+    @_builtins.property
+    def create_time(self) -> _timestamp_pb2.Timestamp:
+        """When it ran."""
+
+    @_builtins.property
+    def horizon(self) -> _duration_pb2.Duration:
+        """How far each fold forecast."""
+
+    @_builtins.property
+    def scores(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelScore]:
+        """Scores by model and stretch."""
+
+    def __init__(
+        self,
+        *,
+        create_time: _timestamp_pb2.Timestamp | None = ...,
+        fold_count: _builtins.int = ...,
+        horizon: _duration_pb2.Duration | None = ...,
+        scores: _abc.Iterable[Global___ModelScore] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "horizon", b"horizon"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "fold_count", b"fold_count", "horizon", b"horizon", "scores", b"scores"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForecastBacktest: _TypeAlias = ForecastBacktest  # noqa: Y015
+
+@_typing.final
+class ChampionSwitch(_message.Message):
+    """One change of champion."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SWITCH_TIME_FIELD_NUMBER: _builtins.int
+    FROM_MODEL_FIELD_NUMBER: _builtins.int
+    TO_MODEL_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    from_model: _builtins.str
+    """Model before."""
+    to_model: _builtins.str
+    """Model after."""
+    reason: _builtins.str
+    """Why, in words."""
+    @_builtins.property
+    def switch_time(self) -> _timestamp_pb2.Timestamp:
+        """When."""
+
+    def __init__(
+        self,
+        *,
+        switch_time: _timestamp_pb2.Timestamp | None = ...,
+        from_model: _builtins.str = ...,
+        to_model: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["switch_time", b"switch_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_model", b"from_model", "reason", b"reason", "switch_time", b"switch_time", "to_model", b"to_model"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChampionSwitch: _TypeAlias = ChampionSwitch  # noqa: Y015
+
+@_typing.final
+class Champion(_message.Message):
+    """Which model makes a workload's forecasts. A challenger takes over only after it was better by a clear margin in
+    several backtests in a row.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    SINCE_TIME_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    CHALLENGER_FIELD_NUMBER: _builtins.int
+    WIN_COUNT_FIELD_NUMBER: _builtins.int
+    SWITCHES_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    """The model."""
+    reason: _builtins.str
+    """Why, in words."""
+    challenger: _builtins.str
+    """Model that won the newest backtest. Empty: the champion did."""
+    win_count: _builtins.int
+    """Backtests the challenger has won in a row."""
+    @_builtins.property
+    def since_time(self) -> _timestamp_pb2.Timestamp:
+        """Since when. Absent: it was the champion from the beginning."""
+
+    @_builtins.property
+    def switches(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChampionSwitch]:
+        """The newest changes, newest first, at most 20."""
+
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        since_time: _timestamp_pb2.Timestamp | None = ...,
+        reason: _builtins.str = ...,
+        challenger: _builtins.str = ...,
+        win_count: _builtins.int = ...,
+        switches: _abc.Iterable[Global___ChampionSwitch] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["since_time", b"since_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["challenger", b"challenger", "model", b"model", "reason", b"reason", "since_time", b"since_time", "switches", b"switches", "win_count", b"win_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Champion: _TypeAlias = Champion  # noqa: Y015
+
+@_typing.final
+class Accuracy(_message.Message):
+    """How good a workload's forecasts are: live, and in the latest backtest."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    LIVE_FIELD_NUMBER: _builtins.int
+    TRUST_FIELD_NUMBER: _builtins.int
+    TRUST_SENTENCE_FIELD_NUMBER: _builtins.int
+    CHAMPION_FIELD_NUMBER: _builtins.int
+    BACKTEST_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """`workloads/{workload}/accuracy`."""
+    trust: Global___ForecastTrust.ValueType
+    """What the loop makes of the forecast of some hours ago."""
+    trust_sentence: _builtins.str
+    """The numbers behind that, in one sentence. Empty: not judged yet."""
+    @_builtins.property
+    def live(self) -> _containers.RepeatedCompositeFieldContainer[Global___LiveAccuracy]:
+        """Live record by lead, ascending. Empty: nothing was scored in the window."""
+
+    @_builtins.property
+    def champion(self) -> Global___Champion:
+        """The model in charge."""
+
+    @_builtins.property
+    def backtest(self) -> Global___ForecastBacktest:
+        """The latest backtest. Absent: none ran yet."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        live: _abc.Iterable[Global___LiveAccuracy] | None = ...,
+        trust: Global___ForecastTrust.ValueType = ...,
+        trust_sentence: _builtins.str = ...,
+        champion: Global___Champion | None = ...,
+        backtest: Global___ForecastBacktest | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["backtest", b"backtest", "champion", b"champion"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backtest", b"backtest", "champion", b"champion", "live", b"live", "name", b"name", "trust", b"trust", "trust_sentence", b"trust_sentence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Accuracy: _TypeAlias = Accuracy  # noqa: Y015

@@ -27,23 +27,31 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#forecrest/v1/forecast_service.proto\x12\x0c\x66orecrest.v1\x1a\x1b\x66orecrest/v1/forecast.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb0\x01\n\x12GetForecastRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12.\n\nas_of_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nstart_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\")\n\x18\x42\x61tchGetForecastsRequest\x12\r\n\x05names\x18\x01 \x03(\t\"F\n\x19\x42\x61tchGetForecastsResponse\x12)\n\tforecasts\x18\x01 \x03(\x0b\x32\x16.forecrest.v1.Forecast\"\xac\x01\n\x11GetHistoryRequest\x12\x10\n\x08workload\x18\x01 \x01(\t\x12.\n\nstart_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\'\n\x04step\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xe8\x01\n\x12GetHistoryResponse\x12\x10\n\x08workload\x18\x01 \x01(\t\x12\'\n\x04step\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x06points\x18\x03 \x03(\x0b\x32\x1a.forecrest.v1.HistoryPoint\x12\x35\n\x11\x66irst_sample_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x34\n\x10last_sample_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp2\x91\x02\n\x0f\x46orecastService\x12G\n\x0bGetForecast\x12 .forecrest.v1.GetForecastRequest\x1a\x16.forecrest.v1.Forecast\x12\x64\n\x11\x42\x61tchGetForecasts\x12&.forecrest.v1.BatchGetForecastsRequest\x1a\'.forecrest.v1.BatchGetForecastsResponse\x12O\n\nGetHistory\x12\x1f.forecrest.v1.GetHistoryRequest\x1a .forecrest.v1.GetHistoryResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#forecrest/v1/forecast_service.proto\x12\x0c\x66orecrest.v1\x1a\x1b\x66orecrest/v1/forecast.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\":\n\x14WatchForecastRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0cresume_token\x18\x02 \x01(\t\"i\n\x15WatchForecastResponse\x12(\n\x08\x66orecast\x18\x01 \x01(\x0b\x32\x16.forecrest.v1.Forecast\x12\x10\n\x08snapshot\x18\x02 \x01(\x08\x12\x14\n\x0cresume_token\x18\x03 \x01(\t\"V\n\x16\x45xplainForecastRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12.\n\nas_of_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"M\n\x12GetAccuracyRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12)\n\x06window\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xb0\x01\n\x12GetForecastRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12.\n\nas_of_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nstart_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\")\n\x18\x42\x61tchGetForecastsRequest\x12\r\n\x05names\x18\x01 \x03(\t\"F\n\x19\x42\x61tchGetForecastsResponse\x12)\n\tforecasts\x18\x01 \x03(\x0b\x32\x16.forecrest.v1.Forecast\"\xac\x01\n\x11GetHistoryRequest\x12\x10\n\x08workload\x18\x01 \x01(\t\x12.\n\nstart_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\'\n\x04step\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xe8\x01\n\x12GetHistoryResponse\x12\x10\n\x08workload\x18\x01 \x01(\t\x12\'\n\x04step\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x06points\x18\x03 \x03(\x0b\x32\x1a.forecrest.v1.HistoryPoint\x12\x35\n\x11\x66irst_sample_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x34\n\x10last_sample_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp2\x92\x04\n\x0f\x46orecastService\x12G\n\x0bGetForecast\x12 .forecrest.v1.GetForecastRequest\x1a\x16.forecrest.v1.Forecast\x12\x64\n\x11\x42\x61tchGetForecasts\x12&.forecrest.v1.BatchGetForecastsRequest\x1a\'.forecrest.v1.BatchGetForecastsResponse\x12O\n\nGetHistory\x12\x1f.forecrest.v1.GetHistoryRequest\x1a .forecrest.v1.GetHistoryResponse\x12Z\n\rWatchForecast\x12\".forecrest.v1.WatchForecastRequest\x1a#.forecrest.v1.WatchForecastResponse0\x01\x12Z\n\x0f\x45xplainForecast\x12$.forecrest.v1.ExplainForecastRequest\x1a!.forecrest.v1.ForecastExplanation\x12G\n\x0bGetAccuracy\x12 .forecrest.v1.GetAccuracyRequest\x1a\x16.forecrest.v1.Accuracyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'forecrest.v1.forecast_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_GETFORECASTREQUEST']._serialized_start=148
-  _globals['_GETFORECASTREQUEST']._serialized_end=324
-  _globals['_BATCHGETFORECASTSREQUEST']._serialized_start=326
-  _globals['_BATCHGETFORECASTSREQUEST']._serialized_end=367
-  _globals['_BATCHGETFORECASTSRESPONSE']._serialized_start=369
-  _globals['_BATCHGETFORECASTSRESPONSE']._serialized_end=439
-  _globals['_GETHISTORYREQUEST']._serialized_start=442
-  _globals['_GETHISTORYREQUEST']._serialized_end=614
-  _globals['_GETHISTORYRESPONSE']._serialized_start=617
-  _globals['_GETHISTORYRESPONSE']._serialized_end=849
-  _globals['_FORECASTSERVICE']._serialized_start=852
-  _globals['_FORECASTSERVICE']._serialized_end=1125
+  _globals['_WATCHFORECASTREQUEST']._serialized_start=147
+  _globals['_WATCHFORECASTREQUEST']._serialized_end=205
+  _globals['_WATCHFORECASTRESPONSE']._serialized_start=207
+  _globals['_WATCHFORECASTRESPONSE']._serialized_end=312
+  _globals['_EXPLAINFORECASTREQUEST']._serialized_start=314
+  _globals['_EXPLAINFORECASTREQUEST']._serialized_end=400
+  _globals['_GETACCURACYREQUEST']._serialized_start=402
+  _globals['_GETACCURACYREQUEST']._serialized_end=479
+  _globals['_GETFORECASTREQUEST']._serialized_start=482
+  _globals['_GETFORECASTREQUEST']._serialized_end=658
+  _globals['_BATCHGETFORECASTSREQUEST']._serialized_start=660
+  _globals['_BATCHGETFORECASTSREQUEST']._serialized_end=701
+  _globals['_BATCHGETFORECASTSRESPONSE']._serialized_start=703
+  _globals['_BATCHGETFORECASTSRESPONSE']._serialized_end=773
+  _globals['_GETHISTORYREQUEST']._serialized_start=776
+  _globals['_GETHISTORYREQUEST']._serialized_end=948
+  _globals['_GETHISTORYRESPONSE']._serialized_start=951
+  _globals['_GETHISTORYRESPONSE']._serialized_end=1183
+  _globals['_FORECASTSERVICE']._serialized_start=1186
+  _globals['_FORECASTSERVICE']._serialized_end=1716
 # @@protoc_insertion_point(module_scope)

@@ -22,6 +22,122 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class WatchForecastRequest(_message.Message):
+    """Request of WatchForecast."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    RESUME_TOKEN_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Required. `workloads/{workload}/forecast`."""
+    resume_token: _builtins.str
+    """Last resume_token received: the forecast it came with is not sent again. INVALID_ARGUMENT if it is none of
+    this method. Empty: begin with the newest.
+    """
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        resume_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "resume_token", b"resume_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchForecastRequest: _TypeAlias = WatchForecastRequest  # noqa: Y015
+
+@_typing.final
+class WatchForecastResponse(_message.Message):
+    """One message of WatchForecast."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FORECAST_FIELD_NUMBER: _builtins.int
+    SNAPSHOT_FIELD_NUMBER: _builtins.int
+    RESUME_TOKEN_FIELD_NUMBER: _builtins.int
+    snapshot: _builtins.bool
+    """Whether it was made before the stream began."""
+    resume_token: _builtins.str
+    """Send it as resume_token to go on from here, also on another server. Opaque."""
+    @_builtins.property
+    def forecast(self) -> _forecast_pb2.Forecast:
+        """The forecast."""
+
+    def __init__(
+        self,
+        *,
+        forecast: _forecast_pb2.Forecast | None = ...,
+        snapshot: _builtins.bool = ...,
+        resume_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["forecast", b"forecast"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["forecast", b"forecast", "resume_token", b"resume_token", "snapshot", b"snapshot"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchForecastResponse: _TypeAlias = WatchForecastResponse  # noqa: Y015
+
+@_typing.final
+class ExplainForecastRequest(_message.Message):
+    """Request of ExplainForecast."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    AS_OF_TIME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Required. `workloads/{workload}/forecast`."""
+    @_builtins.property
+    def as_of_time(self) -> _timestamp_pb2.Timestamp:
+        """The forecast that was the newest at this time. Absent: now."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        as_of_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["as_of_time", b"as_of_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["as_of_time", b"as_of_time", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainForecastRequest: _TypeAlias = ExplainForecastRequest  # noqa: Y015
+
+@_typing.final
+class GetAccuracyRequest(_message.Message):
+    """Request of GetAccuracy."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    WINDOW_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Required. `workloads/{workload}/accuracy`."""
+    @_builtins.property
+    def window(self) -> _duration_pb2.Duration:
+        """How far back live scores are read, 1 hour to 14 days. Absent: 7 days."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        window: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["window", b"window"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "window", b"window"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetAccuracyRequest: _TypeAlias = GetAccuracyRequest  # noqa: Y015
+
+@_typing.final
 class GetForecastRequest(_message.Message):
     """Request of GetForecast."""
 

@@ -51,6 +51,21 @@ class ForecastServiceStub:
                 request_serializer=forecrest_dot_v1_dot_forecast__service__pb2.GetHistoryRequest.SerializeToString,
                 response_deserializer=forecrest_dot_v1_dot_forecast__service__pb2.GetHistoryResponse.FromString,
                 _registered_method=True)
+        self.WatchForecast = channel.unary_stream(
+                '/forecrest.v1.ForecastService/WatchForecast',
+                request_serializer=forecrest_dot_v1_dot_forecast__service__pb2.WatchForecastRequest.SerializeToString,
+                response_deserializer=forecrest_dot_v1_dot_forecast__service__pb2.WatchForecastResponse.FromString,
+                _registered_method=True)
+        self.ExplainForecast = channel.unary_unary(
+                '/forecrest.v1.ForecastService/ExplainForecast',
+                request_serializer=forecrest_dot_v1_dot_forecast__service__pb2.ExplainForecastRequest.SerializeToString,
+                response_deserializer=forecrest_dot_v1_dot_forecast__pb2.ForecastExplanation.FromString,
+                _registered_method=True)
+        self.GetAccuracy = channel.unary_unary(
+                '/forecrest.v1.ForecastService/GetAccuracy',
+                request_serializer=forecrest_dot_v1_dot_forecast__service__pb2.GetAccuracyRequest.SerializeToString,
+                response_deserializer=forecrest_dot_v1_dot_forecast__pb2.Accuracy.FromString,
+                _registered_method=True)
 
 
 class ForecastServiceServicer:
@@ -79,6 +94,30 @@ class ForecastServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchForecast(self, request, context):
+        """Follow a workload's forecast: the newest, then every newer one. A slow consumer misses those between. NOT_FOUND
+        (RESOURCE_NOT_FOUND) if there is no such workload; before the first forecast the stream waits for it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExplainForecast(self, request, context):
+        """Say what the newest forecast, or the one that was newest at a past time, is made of. NOT_FOUND
+        (FORECAST_NOT_FOUND) if none was made yet, (EXPLANATION_NOT_FOUND) if it is older than explanations are kept
+        (seven days) or holds no numbers.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetAccuracy(self, request, context):
+        """Read how good a workload's forecasts are: live scores, the latest backtest, and which model is in charge.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ForecastServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -96,6 +135,21 @@ def add_ForecastServiceServicer_to_server(servicer, server):
                     servicer.GetHistory,
                     request_deserializer=forecrest_dot_v1_dot_forecast__service__pb2.GetHistoryRequest.FromString,
                     response_serializer=forecrest_dot_v1_dot_forecast__service__pb2.GetHistoryResponse.SerializeToString,
+            ),
+            'WatchForecast': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchForecast,
+                    request_deserializer=forecrest_dot_v1_dot_forecast__service__pb2.WatchForecastRequest.FromString,
+                    response_serializer=forecrest_dot_v1_dot_forecast__service__pb2.WatchForecastResponse.SerializeToString,
+            ),
+            'ExplainForecast': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExplainForecast,
+                    request_deserializer=forecrest_dot_v1_dot_forecast__service__pb2.ExplainForecastRequest.FromString,
+                    response_serializer=forecrest_dot_v1_dot_forecast__pb2.ForecastExplanation.SerializeToString,
+            ),
+            'GetAccuracy': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetAccuracy,
+                    request_deserializer=forecrest_dot_v1_dot_forecast__service__pb2.GetAccuracyRequest.FromString,
+                    response_serializer=forecrest_dot_v1_dot_forecast__pb2.Accuracy.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -180,6 +234,87 @@ class ForecastService:
             '/forecrest.v1.ForecastService/GetHistory',
             forecrest_dot_v1_dot_forecast__service__pb2.GetHistoryRequest.SerializeToString,
             forecrest_dot_v1_dot_forecast__service__pb2.GetHistoryResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchForecast(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/forecrest.v1.ForecastService/WatchForecast',
+            forecrest_dot_v1_dot_forecast__service__pb2.WatchForecastRequest.SerializeToString,
+            forecrest_dot_v1_dot_forecast__service__pb2.WatchForecastResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExplainForecast(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/forecrest.v1.ForecastService/ExplainForecast',
+            forecrest_dot_v1_dot_forecast__service__pb2.ExplainForecastRequest.SerializeToString,
+            forecrest_dot_v1_dot_forecast__pb2.ForecastExplanation.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetAccuracy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/forecrest.v1.ForecastService/GetAccuracy',
+            forecrest_dot_v1_dot_forecast__service__pb2.GetAccuracyRequest.SerializeToString,
+            forecrest_dot_v1_dot_forecast__pb2.Accuracy.FromString,
             options,
             channel_credentials,
             insecure,

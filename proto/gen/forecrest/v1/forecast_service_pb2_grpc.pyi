@@ -42,6 +42,17 @@ class ForecastServiceStub:
     """Read the newest forecasts of up to 100 workloads. A workload without one is left out."""
     GetHistory: _grpc.UnaryUnaryMultiCallable[_forecast_service_pb2.GetHistoryRequest, _forecast_service_pb2.GetHistoryResponse]
     """Read demand of a window, in buckets."""
+    WatchForecast: _grpc.UnaryStreamMultiCallable[_forecast_service_pb2.WatchForecastRequest, _forecast_service_pb2.WatchForecastResponse]
+    """Follow a workload's forecast: the newest, then every newer one. A slow consumer misses those between. NOT_FOUND
+    (RESOURCE_NOT_FOUND) if there is no such workload; before the first forecast the stream waits for it.
+    """
+    ExplainForecast: _grpc.UnaryUnaryMultiCallable[_forecast_service_pb2.ExplainForecastRequest, _forecast_pb2.ForecastExplanation]
+    """Say what the newest forecast, or the one that was newest at a past time, is made of. NOT_FOUND
+    (FORECAST_NOT_FOUND) if none was made yet, (EXPLANATION_NOT_FOUND) if it is older than explanations are kept
+    (seven days) or holds no numbers.
+    """
+    GetAccuracy: _grpc.UnaryUnaryMultiCallable[_forecast_service_pb2.GetAccuracyRequest, _forecast_pb2.Accuracy]
+    """Read how good a workload's forecasts are: live scores, the latest backtest, and which model is in charge."""
 
 @_typing.type_check_only
 class ForecastServiceAsyncStub(ForecastServiceStub):
@@ -56,6 +67,17 @@ class ForecastServiceAsyncStub(ForecastServiceStub):
     """Read the newest forecasts of up to 100 workloads. A workload without one is left out."""
     GetHistory: _aio.UnaryUnaryMultiCallable[_forecast_service_pb2.GetHistoryRequest, _forecast_service_pb2.GetHistoryResponse]  # type: ignore[assignment]
     """Read demand of a window, in buckets."""
+    WatchForecast: _aio.UnaryStreamMultiCallable[_forecast_service_pb2.WatchForecastRequest, _forecast_service_pb2.WatchForecastResponse]  # type: ignore[assignment]
+    """Follow a workload's forecast: the newest, then every newer one. A slow consumer misses those between. NOT_FOUND
+    (RESOURCE_NOT_FOUND) if there is no such workload; before the first forecast the stream waits for it.
+    """
+    ExplainForecast: _aio.UnaryUnaryMultiCallable[_forecast_service_pb2.ExplainForecastRequest, _forecast_pb2.ForecastExplanation]  # type: ignore[assignment]
+    """Say what the newest forecast, or the one that was newest at a past time, is made of. NOT_FOUND
+    (FORECAST_NOT_FOUND) if none was made yet, (EXPLANATION_NOT_FOUND) if it is older than explanations are kept
+    (seven days) or holds no numbers.
+    """
+    GetAccuracy: _aio.UnaryUnaryMultiCallable[_forecast_service_pb2.GetAccuracyRequest, _forecast_pb2.Accuracy]  # type: ignore[assignment]
+    """Read how good a workload's forecasts are: live scores, the latest backtest, and which model is in charge."""
 
 class ForecastServiceServicer(metaclass=_abc_1.ABCMeta):
     """Reads what demand was and what it will probably be. Errors as in WorkloadService."""
@@ -85,5 +107,34 @@ class ForecastServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_forecast_service_pb2.GetHistoryResponse, _abc.Awaitable[_forecast_service_pb2.GetHistoryResponse]]:
         """Read demand of a window, in buckets."""
+
+    @_abc_1.abstractmethod
+    def WatchForecast(
+        self,
+        request: _forecast_service_pb2.WatchForecastRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_forecast_service_pb2.WatchForecastResponse], _abc.AsyncIterator[_forecast_service_pb2.WatchForecastResponse]]:
+        """Follow a workload's forecast: the newest, then every newer one. A slow consumer misses those between. NOT_FOUND
+        (RESOURCE_NOT_FOUND) if there is no such workload; before the first forecast the stream waits for it.
+        """
+
+    @_abc_1.abstractmethod
+    def ExplainForecast(
+        self,
+        request: _forecast_service_pb2.ExplainForecastRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_forecast_pb2.ForecastExplanation, _abc.Awaitable[_forecast_pb2.ForecastExplanation]]:
+        """Say what the newest forecast, or the one that was newest at a past time, is made of. NOT_FOUND
+        (FORECAST_NOT_FOUND) if none was made yet, (EXPLANATION_NOT_FOUND) if it is older than explanations are kept
+        (seven days) or holds no numbers.
+        """
+
+    @_abc_1.abstractmethod
+    def GetAccuracy(
+        self,
+        request: _forecast_service_pb2.GetAccuracyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_forecast_pb2.Accuracy, _abc.Awaitable[_forecast_pb2.Accuracy]]:
+        """Read how good a workload's forecasts are: live scores, the latest backtest, and which model is in charge."""
 
 def add_ForecastServiceServicer_to_server(servicer: ForecastServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
