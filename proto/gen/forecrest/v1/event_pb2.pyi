@@ -21,6 +21,38 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _EventWarningKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _EventWarningKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventWarningKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    EVENT_WARNING_KIND_UNSPECIFIED: _EventWarningKind.ValueType  # 0
+    """Not set."""
+    EVENT_WARNING_KIND_SIZE_UNKNOWN: _EventWarningKind.ValueType  # 1
+    """Nothing is known that the expected multiplier could be applied to, so nothing can be prepared."""
+    EVENT_WARNING_KIND_MAX_REPLICAS_SHORT: _EventWarningKind.ValueType  # 2
+    """More replicas are needed than max_replicas allows."""
+    EVENT_WARNING_KIND_QUOTA_SHORT: _EventWarningKind.ValueType  # 3
+    """More GPUs are needed than the pool has left at that time, with all its workloads and their events."""
+    EVENT_WARNING_KIND_PREWARM_LATE: _EventWarningKind.ValueType  # 4
+    """Prewarm should have begun already: replicas may be late."""
+
+class EventWarningKind(_EventWarningKind, metaclass=_EventWarningKindEnumTypeWrapper):
+    """What a warning is about."""
+
+EVENT_WARNING_KIND_UNSPECIFIED: EventWarningKind.ValueType  # 0
+"""Not set."""
+EVENT_WARNING_KIND_SIZE_UNKNOWN: EventWarningKind.ValueType  # 1
+"""Nothing is known that the expected multiplier could be applied to, so nothing can be prepared."""
+EVENT_WARNING_KIND_MAX_REPLICAS_SHORT: EventWarningKind.ValueType  # 2
+"""More replicas are needed than max_replicas allows."""
+EVENT_WARNING_KIND_QUOTA_SHORT: EventWarningKind.ValueType  # 3
+"""More GPUs are needed than the pool has left at that time, with all its workloads and their events."""
+EVENT_WARNING_KIND_PREWARM_LATE: EventWarningKind.ValueType  # 4
+"""Prewarm should have begun already: replicas may be late."""
+Global___EventWarningKind: _TypeAlias = EventWarningKind  # noqa: Y015
+
 class _EventState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -211,6 +243,9 @@ class Event(_message.Message):
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     CANCEL_REASON_FIELD_NUMBER: _builtins.int
     ETAG_FIELD_NUMBER: _builtins.int
+    RDATE_TIMES_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
+    STALE_SINCE_TIME_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Resource name, `events/{event}`. CreateEvent takes the id from `event_id`."""
     display_name: _builtins.str
@@ -291,6 +326,22 @@ class Event(_message.Message):
     def update_time(self) -> _timestamp_pb2.Timestamp:
         """Output only. Time of the newest revision."""
 
+    @_builtins.property
+    def rdate_times(self) -> _containers.RepeatedCompositeFieldContainer[_timestamp_pb2.Timestamp]:
+        """Starts of further occurrences, up to 366: after `start_time`, each as long as the first."""
+
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedCompositeFieldContainer[Global___EventWarning]:
+        """Output only. What was wrong with it when this revision was stored: capacity that is short at that time, a
+        size nobody knows. It is registered all the same; PreviewEvent says how it stands now.
+        """
+
+    @_builtins.property
+    def stale_since_time(self) -> _timestamp_pb2.Timestamp:
+        """Output only. Set only in an answer from the cache while the database is away: since when it may be out of
+        date.
+        """
+
     def __init__(
         self,
         *,
@@ -321,10 +372,13 @@ class Event(_message.Message):
         update_time: _timestamp_pb2.Timestamp | None = ...,
         cancel_reason: _builtins.str = ...,
         etag: _builtins.str = ...,
+        rdate_times: _abc.Iterable[_timestamp_pb2.Timestamp] | None = ...,
+        warnings: _abc.Iterable[Global___EventWarning] | None = ...,
+        stale_since_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "_max_replicas_override", b"_max_replicas_override", "_rrule", b"_rrule", "confidence", b"confidence", "create_time", b"create_time", "end_time", b"end_time", "expected_load", b"expected_load", "expected_multiplier", b"expected_multiplier", "expected_peak_qps", b"expected_peak_qps", "lead_override", b"lead_override", "margin", b"margin", "max_replicas_override", b"max_replicas_override", "ramp", b"ramp", "rrule", b"rrule", "start_time", b"start_time", "update_time", b"update_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "_max_replicas_override", b"_max_replicas_override", "_rrule", b"_rrule", "confidence", b"confidence", "create_time", b"create_time", "end_time", b"end_time", "expected_load", b"expected_load", "expected_multiplier", b"expected_multiplier", "expected_peak_qps", b"expected_peak_qps", "lead_override", b"lead_override", "margin", b"margin", "max_replicas_override", b"max_replicas_override", "ramp", b"ramp", "rrule", b"rrule", "stale_since_time", b"stale_since_time", "start_time", b"start_time", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "_max_replicas_override", b"_max_replicas_override", "_rrule", b"_rrule", "cancel_reason", b"cancel_reason", "category", b"category", "confidence", b"confidence", "create_time", b"create_time", "created_by", b"created_by", "display_name", b"display_name", "end_local", b"end_local", "end_time", b"end_time", "etag", b"etag", "exdate_times", b"exdate_times", "expected_load", b"expected_load", "expected_multiplier", b"expected_multiplier", "expected_peak_qps", b"expected_peak_qps", "labels", b"labels", "lead_override", b"lead_override", "margin", b"margin", "max_replicas_override", b"max_replicas_override", "name", b"name", "priority", b"priority", "ramp", b"ramp", "revision", b"revision", "rrule", b"rrule", "start_local", b"start_local", "start_time", b"start_time", "state", b"state", "time_zone", b"time_zone", "update_time", b"update_time", "workloads", b"workloads"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "_max_replicas_override", b"_max_replicas_override", "_rrule", b"_rrule", "cancel_reason", b"cancel_reason", "category", b"category", "confidence", b"confidence", "create_time", b"create_time", "created_by", b"created_by", "display_name", b"display_name", "end_local", b"end_local", "end_time", b"end_time", "etag", b"etag", "exdate_times", b"exdate_times", "expected_load", b"expected_load", "expected_multiplier", b"expected_multiplier", "expected_peak_qps", b"expected_peak_qps", "labels", b"labels", "lead_override", b"lead_override", "margin", b"margin", "max_replicas_override", b"max_replicas_override", "name", b"name", "priority", b"priority", "ramp", b"ramp", "rdate_times", b"rdate_times", "revision", b"revision", "rrule", b"rrule", "stale_since_time", b"stale_since_time", "start_local", b"start_local", "start_time", b"start_time", "state", b"state", "time_zone", b"time_zone", "update_time", b"update_time", "warnings", b"warnings", "workloads", b"workloads"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__confidence: _TypeAlias = _typing.Literal["confidence"]  # noqa: Y015
     _WhichOneofArgType__confidence: _TypeAlias = _typing.Literal["_confidence", b"_confidence"]  # noqa: Y015
@@ -344,6 +398,58 @@ class Event(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType_expected_load) -> _WhichOneofReturnType_expected_load | None: ...
 
 Global___Event: _TypeAlias = Event  # noqa: Y015
+
+@_typing.final
+class EventWarning(_message.Message):
+    """Something a planner should know of an event that was registered nevertheless."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    WORKLOAD_FIELD_NUMBER: _builtins.int
+    SENTENCE_FIELD_NUMBER: _builtins.int
+    UNMET_REPLICAS_FIELD_NUMBER: _builtins.int
+    QUOTA_POOL_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    END_TIME_FIELD_NUMBER: _builtins.int
+    kind: Global___EventWarningKind.ValueType
+    """What."""
+    workload: _builtins.str
+    """`workloads/{workload}`."""
+    sentence: _builtins.str
+    """What is wrong and the remedy, in one sentence."""
+    unmet_replicas: _builtins.int
+    """Replicas that are needed and not to be had. 0 where the kind knows none."""
+    quota_pool: _builtins.str
+    """Quota pool that is short. Absent: none is."""
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """Start of the occurrence it is about."""
+
+    @_builtins.property
+    def end_time(self) -> _timestamp_pb2.Timestamp:
+        """End of that occurrence."""
+
+    def __init__(
+        self,
+        *,
+        kind: Global___EventWarningKind.ValueType = ...,
+        workload: _builtins.str = ...,
+        sentence: _builtins.str = ...,
+        unmet_replicas: _builtins.int = ...,
+        quota_pool: _builtins.str | None = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        end_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_quota_pool", b"_quota_pool", "end_time", b"end_time", "quota_pool", b"quota_pool", "start_time", b"start_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_quota_pool", b"_quota_pool", "end_time", b"end_time", "kind", b"kind", "quota_pool", b"quota_pool", "sentence", b"sentence", "start_time", b"start_time", "unmet_replicas", b"unmet_replicas", "workload", b"workload"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__quota_pool: _TypeAlias = _typing.Literal["quota_pool"]  # noqa: Y015
+    _WhichOneofArgType__quota_pool: _TypeAlias = _typing.Literal["_quota_pool", b"_quota_pool"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__quota_pool) -> _WhichOneofReturnType__quota_pool | None: ...
+
+Global___EventWarning: _TypeAlias = EventWarning  # noqa: Y015
 
 @_typing.final
 class Contract(_message.Message):

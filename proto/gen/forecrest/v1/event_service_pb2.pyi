@@ -13,6 +13,7 @@ from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -23,6 +24,74 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _PrewarmOutcome:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PrewarmOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PrewarmOutcome.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PREWARM_OUTCOME_UNSPECIFIED: _PrewarmOutcome.ValueType  # 0
+    """Not set."""
+    PREWARM_OUTCOME_UNKNOWN: _PrewarmOutcome.ValueType  # 1
+    """No record is kept of it."""
+    PREWARM_OUTCOME_MET: _PrewarmOutcome.ValueType  # 2
+    """Every replica was warm at the deadline."""
+    PREWARM_OUTCOME_LATE: _PrewarmOutcome.ValueType  # 3
+    """Every replica was warm by the start, after the deadline."""
+    PREWARM_OUTCOME_MISSED: _PrewarmOutcome.ValueType  # 4
+    """Fewer were warm at the start than promised."""
+
+class PrewarmOutcome(_PrewarmOutcome, metaclass=_PrewarmOutcomeEnumTypeWrapper):
+    """How a prewarm ended."""
+
+PREWARM_OUTCOME_UNSPECIFIED: PrewarmOutcome.ValueType  # 0
+"""Not set."""
+PREWARM_OUTCOME_UNKNOWN: PrewarmOutcome.ValueType  # 1
+"""No record is kept of it."""
+PREWARM_OUTCOME_MET: PrewarmOutcome.ValueType  # 2
+"""Every replica was warm at the deadline."""
+PREWARM_OUTCOME_LATE: PrewarmOutcome.ValueType  # 3
+"""Every replica was warm by the start, after the deadline."""
+PREWARM_OUTCOME_MISSED: PrewarmOutcome.ValueType  # 4
+"""Fewer were warm at the start than promised."""
+Global___PrewarmOutcome: _TypeAlias = PrewarmOutcome  # noqa: Y015
+
+class _ImportAction:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ImportActionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ImportAction.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    IMPORT_ACTION_UNSPECIFIED: _ImportAction.ValueType  # 0
+    """Not set."""
+    IMPORT_ACTION_CREATED: _ImportAction.ValueType  # 1
+    """A new event was registered."""
+    IMPORT_ACTION_UPDATED: _ImportAction.ValueType  # 2
+    """The event of this UID was changed."""
+    IMPORT_ACTION_UNCHANGED: _ImportAction.ValueType  # 3
+    """The event of this UID is as the file says."""
+    IMPORT_ACTION_CANCELLED: _ImportAction.ValueType  # 4
+    """The event of this UID was cancelled."""
+    IMPORT_ACTION_SKIPPED: _ImportAction.ValueType  # 5
+    """Nothing: it is over, or was cancelled before it was known here."""
+
+class ImportAction(_ImportAction, metaclass=_ImportActionEnumTypeWrapper):
+    """What an import does with a VEVENT."""
+
+IMPORT_ACTION_UNSPECIFIED: ImportAction.ValueType  # 0
+"""Not set."""
+IMPORT_ACTION_CREATED: ImportAction.ValueType  # 1
+"""A new event was registered."""
+IMPORT_ACTION_UPDATED: ImportAction.ValueType  # 2
+"""The event of this UID was changed."""
+IMPORT_ACTION_UNCHANGED: ImportAction.ValueType  # 3
+"""The event of this UID is as the file says."""
+IMPORT_ACTION_CANCELLED: ImportAction.ValueType  # 4
+"""The event of this UID was cancelled."""
+IMPORT_ACTION_SKIPPED: ImportAction.ValueType  # 5
+"""Nothing: it is over, or was cancelled before it was known here."""
+Global___ImportAction: _TypeAlias = ImportAction  # noqa: Y015
 
 @_typing.final
 class CreateEventRequest(_message.Message):
@@ -99,6 +168,8 @@ class ListEventsRequest(_message.Message):
     CATEGORY_FIELD_NUMBER: _builtins.int
     START_TIME_FIELD_NUMBER: _builtins.int
     END_TIME_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
+    ORDER_BY_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
     """Most events to return, 1 to 1000. 0 means 50; more than 1000 means 1000."""
     page_token: _builtins.str
@@ -107,6 +178,16 @@ class ListEventsRequest(_message.Message):
     """Events of this workload only, `workloads/{workload}`."""
     category: _builtins.str
     """Events of this category only."""
+    filter: _builtins.str
+    """Events for which this holds only, up to 1000 characters: comparisons joined by AND, OR, NOT and
+    parentheses, for example `state = ACTIVE AND labels.team = "growth" AND start_time < "2027-01-01T00:00Z"`.
+    Fields: name, display_name, workload, state, category, created_by, priority, confidence,
+    expected_peak_qps, expected_multiplier, recurring, start_time, end_time, create_time, update_time,
+    labels.{key}. Operators: =, !=, <, <=, >, >=, and `:` (contains; `labels.team:*` means is there).
+    What is absent satisfies no comparison but !=.
+    """
+    order_by: _builtins.str
+    """One of name, start_time, end_time, optionally followed by " desc". Empty: start_time."""
     @_builtins.property
     def states(self) -> _containers.RepeatedScalarFieldContainer[_event_pb2.EventState.ValueType]:
         """Events in one of these states only."""
@@ -131,10 +212,12 @@ class ListEventsRequest(_message.Message):
         category: _builtins.str = ...,
         start_time: _timestamp_pb2.Timestamp | None = ...,
         end_time: _timestamp_pb2.Timestamp | None = ...,
+        filter: _builtins.str = ...,
+        order_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["category", b"category", "end_time", b"end_time", "page_size", b"page_size", "page_token", b"page_token", "start_time", b"start_time", "states", b"states", "workload", b"workload"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["category", b"category", "end_time", b"end_time", "filter", b"filter", "order_by", b"order_by", "page_size", b"page_size", "page_token", b"page_token", "start_time", b"start_time", "states", b"states", "workload", b"workload"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -148,21 +231,27 @@ class ListEventsResponse(_message.Message):
 
     EVENTS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    STALE_SINCE_TIME_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
     """Token of the next page; empty at the end."""
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[_event_pb2.Event]:
-        """Events, ordered by (start, id)."""
+        """Events, in the order asked for, those of equal rank by id."""
+
+    @_builtins.property
+    def stale_since_time(self) -> _timestamp_pb2.Timestamp:
+        """Set only in an answer from the cache while the database is away: since when it may be out of date."""
 
     def __init__(
         self,
         *,
         events: _abc.Iterable[_event_pb2.Event] | None = ...,
         next_page_token: _builtins.str = ...,
+        stale_since_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["stale_since_time", b"stale_since_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "next_page_token", b"next_page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "next_page_token", b"next_page_token", "stale_since_time", b"stale_since_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -424,16 +513,22 @@ class WatchEventRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
+    RESUME_TOKEN_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Required. `events/{event}`."""
+    resume_token: _builtins.str
+    """resume_token of the last message that was read, after a stream broke. Empty: a snapshot comes first.
+    With it the first message comes only when something differs from that message. Up to 200 characters.
+    """
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
+        resume_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "resume_token", b"resume_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -449,8 +544,11 @@ class WatchEventResponse(_message.Message):
     PREWARMS_FIELD_NUMBER: _builtins.int
     SNAPSHOT_FIELD_NUMBER: _builtins.int
     OBSERVE_TIME_FIELD_NUMBER: _builtins.int
+    RESUME_TOKEN_FIELD_NUMBER: _builtins.int
     snapshot: _builtins.bool
     """Whether this is the first message of the stream."""
+    resume_token: _builtins.str
+    """Opaque; says what this message showed. Sent back in a new request it spares the snapshot."""
     @_builtins.property
     def event(self) -> _event_pb2.Event:
         """The event as it is now."""
@@ -470,10 +568,11 @@ class WatchEventResponse(_message.Message):
         prewarms: _abc.Iterable[Global___Prewarm] | None = ...,
         snapshot: _builtins.bool = ...,
         observe_time: _timestamp_pb2.Timestamp | None = ...,
+        resume_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "observe_time", b"observe_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "observe_time", b"observe_time", "prewarms", b"prewarms", "snapshot", b"snapshot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "observe_time", b"observe_time", "prewarms", b"prewarms", "resume_token", b"resume_token", "snapshot", b"snapshot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -514,3 +613,466 @@ class Prewarm(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Prewarm: _TypeAlias = Prewarm  # noqa: Y015
+
+@_typing.final
+class ReportEventRequest(_message.Message):
+    """Request of ReportEvent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    OCCURRENCE_ID_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Required. `events/{event}`."""
+    occurrence_id: _builtins.str
+    """Occurrence to report on, as in contracts. Empty: the newest that has started."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        occurrence_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "occurrence_id", b"occurrence_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportEventRequest: _TypeAlias = ReportEventRequest  # noqa: Y015
+
+@_typing.final
+class EventReport(_message.Message):
+    """How an occurrence compared with what was expected of it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVENT_FIELD_NUMBER: _builtins.int
+    OCCURRENCE_ID_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    END_TIME_FIELD_NUMBER: _builtins.int
+    COMPLETE_FIELD_NUMBER: _builtins.int
+    WORKLOADS_FIELD_NUMBER: _builtins.int
+    PLANNER_RECORD_FIELD_NUMBER: _builtins.int
+    occurrence_id: _builtins.str
+    """Occurrence reported on."""
+    complete: _builtins.bool
+    """Whether it is over. Before that, peak and total are those so far."""
+    @_builtins.property
+    def event(self) -> _event_pb2.Event:
+        """The event as it was registered when the occurrence started."""
+
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """Start of the occurrence."""
+
+    @_builtins.property
+    def end_time(self) -> _timestamp_pb2.Timestamp:
+        """End of the occurrence."""
+
+    @_builtins.property
+    def workloads(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkloadReport]:
+        """One report per workload."""
+
+    @_builtins.property
+    def planner_record(self) -> Global___PlannerRecord:
+        """What this planner's events of this category have come to so far. Absent: none has been measured."""
+
+    def __init__(
+        self,
+        *,
+        event: _event_pb2.Event | None = ...,
+        occurrence_id: _builtins.str = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        end_time: _timestamp_pb2.Timestamp | None = ...,
+        complete: _builtins.bool = ...,
+        workloads: _abc.Iterable[Global___WorkloadReport] | None = ...,
+        planner_record: Global___PlannerRecord | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "event", b"event", "planner_record", b"planner_record", "start_time", b"start_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "end_time", b"end_time", "event", b"event", "occurrence_id", b"occurrence_id", "planner_record", b"planner_record", "start_time", b"start_time", "workloads", b"workloads"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EventReport: _TypeAlias = EventReport  # noqa: Y015
+
+@_typing.final
+class WorkloadReport(_message.Message):
+    """How an occurrence went on one workload."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKLOAD_FIELD_NUMBER: _builtins.int
+    EXPECTED_PEAK_QPS_FIELD_NUMBER: _builtins.int
+    PLANNED_QPS_FIELD_NUMBER: _builtins.int
+    ACTUAL_PEAK_QPS_FIELD_NUMBER: _builtins.int
+    PEAK_TIME_FIELD_NUMBER: _builtins.int
+    PEAK_RATIO_FIELD_NUMBER: _builtins.int
+    EXPECTED_REQUEST_COUNT_FIELD_NUMBER: _builtins.int
+    ACTUAL_REQUEST_COUNT_FIELD_NUMBER: _builtins.int
+    OBSERVED_SHARE_FIELD_NUMBER: _builtins.int
+    PLANNED_REPLICAS_FIELD_NUMBER: _builtins.int
+    PEAK_REPLICAS_FIELD_NUMBER: _builtins.int
+    PREWARM_FIELD_NUMBER: _builtins.int
+    REPLICA_HOURS_FIELD_NUMBER: _builtins.int
+    EXTRA_REPLICA_HOURS_FIELD_NUMBER: _builtins.int
+    SENTENCE_FIELD_NUMBER: _builtins.int
+    workload: _builtins.str
+    """`workloads/{workload}`."""
+    expected_peak_qps: _builtins.float
+    """Peak the planner expected, requests per second: as stated, or the multiple of what the forecast said
+    without the event or of the demand seen when it was planned. Absent: nobody knew what to multiply.
+    """
+    planned_qps: _builtins.float
+    """Demand that replicas were planned for, requests per second. Absent: it was not sized."""
+    actual_peak_qps: _builtins.float
+    """Highest demand of any minute inside the occurrence, requests per second. Absent: nothing was observed."""
+    peak_ratio: _builtins.float
+    """actual_peak_qps / expected_peak_qps: under 1 the planner expected too much. Absent: one is unknown."""
+    expected_request_count: _builtins.float
+    """Requests that the median of the forecast in force at the start had foreseen. Absent: it did not know
+    the event, or did not reach to its end.
+    """
+    actual_request_count: _builtins.float
+    """Requests of the observed minutes. Absent: nothing was observed."""
+    observed_share: _builtins.float
+    """Share of the occurrence's minutes, so far, that were observed, 0 to 1. The total is of these only."""
+    planned_replicas: _builtins.int
+    """Replicas planned, after limits. Absent: no plan is kept from then."""
+    peak_replicas: _builtins.int
+    """Most replicas asked for at once inside the occurrence. Absent: no decision is kept from then."""
+    replica_hours: _builtins.float
+    """Replica-hours asked for from the first order to the end. Absent: no decision is kept from then."""
+    extra_replica_hours: _builtins.float
+    """Of these, on top of the count before the first order. Absent: as replica_hours."""
+    sentence: _builtins.str
+    """The report in one sentence."""
+    @_builtins.property
+    def peak_time(self) -> _timestamp_pb2.Timestamp:
+        """Start of that minute. Absent: nothing was observed."""
+
+    @_builtins.property
+    def prewarm(self) -> Global___PrewarmReport:
+        """How the prewarm kept its deadline."""
+
+    def __init__(
+        self,
+        *,
+        workload: _builtins.str = ...,
+        expected_peak_qps: _builtins.float | None = ...,
+        planned_qps: _builtins.float | None = ...,
+        actual_peak_qps: _builtins.float | None = ...,
+        peak_time: _timestamp_pb2.Timestamp | None = ...,
+        peak_ratio: _builtins.float | None = ...,
+        expected_request_count: _builtins.float | None = ...,
+        actual_request_count: _builtins.float | None = ...,
+        observed_share: _builtins.float = ...,
+        planned_replicas: _builtins.int | None = ...,
+        peak_replicas: _builtins.int | None = ...,
+        prewarm: Global___PrewarmReport | None = ...,
+        replica_hours: _builtins.float | None = ...,
+        extra_replica_hours: _builtins.float | None = ...,
+        sentence: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_actual_peak_qps", b"_actual_peak_qps", "_actual_request_count", b"_actual_request_count", "_expected_peak_qps", b"_expected_peak_qps", "_expected_request_count", b"_expected_request_count", "_extra_replica_hours", b"_extra_replica_hours", "_peak_ratio", b"_peak_ratio", "_peak_replicas", b"_peak_replicas", "_planned_qps", b"_planned_qps", "_planned_replicas", b"_planned_replicas", "_replica_hours", b"_replica_hours", "actual_peak_qps", b"actual_peak_qps", "actual_request_count", b"actual_request_count", "expected_peak_qps", b"expected_peak_qps", "expected_request_count", b"expected_request_count", "extra_replica_hours", b"extra_replica_hours", "peak_ratio", b"peak_ratio", "peak_replicas", b"peak_replicas", "peak_time", b"peak_time", "planned_qps", b"planned_qps", "planned_replicas", b"planned_replicas", "prewarm", b"prewarm", "replica_hours", b"replica_hours"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_actual_peak_qps", b"_actual_peak_qps", "_actual_request_count", b"_actual_request_count", "_expected_peak_qps", b"_expected_peak_qps", "_expected_request_count", b"_expected_request_count", "_extra_replica_hours", b"_extra_replica_hours", "_peak_ratio", b"_peak_ratio", "_peak_replicas", b"_peak_replicas", "_planned_qps", b"_planned_qps", "_planned_replicas", b"_planned_replicas", "_replica_hours", b"_replica_hours", "actual_peak_qps", b"actual_peak_qps", "actual_request_count", b"actual_request_count", "expected_peak_qps", b"expected_peak_qps", "expected_request_count", b"expected_request_count", "extra_replica_hours", b"extra_replica_hours", "observed_share", b"observed_share", "peak_ratio", b"peak_ratio", "peak_replicas", b"peak_replicas", "peak_time", b"peak_time", "planned_qps", b"planned_qps", "planned_replicas", b"planned_replicas", "prewarm", b"prewarm", "replica_hours", b"replica_hours", "sentence", b"sentence", "workload", b"workload"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__actual_peak_qps: _TypeAlias = _typing.Literal["actual_peak_qps"]  # noqa: Y015
+    _WhichOneofArgType__actual_peak_qps: _TypeAlias = _typing.Literal["_actual_peak_qps", b"_actual_peak_qps"]  # noqa: Y015
+    _WhichOneofReturnType__actual_request_count: _TypeAlias = _typing.Literal["actual_request_count"]  # noqa: Y015
+    _WhichOneofArgType__actual_request_count: _TypeAlias = _typing.Literal["_actual_request_count", b"_actual_request_count"]  # noqa: Y015
+    _WhichOneofReturnType__expected_peak_qps: _TypeAlias = _typing.Literal["expected_peak_qps"]  # noqa: Y015
+    _WhichOneofArgType__expected_peak_qps: _TypeAlias = _typing.Literal["_expected_peak_qps", b"_expected_peak_qps"]  # noqa: Y015
+    _WhichOneofReturnType__expected_request_count: _TypeAlias = _typing.Literal["expected_request_count"]  # noqa: Y015
+    _WhichOneofArgType__expected_request_count: _TypeAlias = _typing.Literal["_expected_request_count", b"_expected_request_count"]  # noqa: Y015
+    _WhichOneofReturnType__extra_replica_hours: _TypeAlias = _typing.Literal["extra_replica_hours"]  # noqa: Y015
+    _WhichOneofArgType__extra_replica_hours: _TypeAlias = _typing.Literal["_extra_replica_hours", b"_extra_replica_hours"]  # noqa: Y015
+    _WhichOneofReturnType__peak_ratio: _TypeAlias = _typing.Literal["peak_ratio"]  # noqa: Y015
+    _WhichOneofArgType__peak_ratio: _TypeAlias = _typing.Literal["_peak_ratio", b"_peak_ratio"]  # noqa: Y015
+    _WhichOneofReturnType__peak_replicas: _TypeAlias = _typing.Literal["peak_replicas"]  # noqa: Y015
+    _WhichOneofArgType__peak_replicas: _TypeAlias = _typing.Literal["_peak_replicas", b"_peak_replicas"]  # noqa: Y015
+    _WhichOneofReturnType__planned_qps: _TypeAlias = _typing.Literal["planned_qps"]  # noqa: Y015
+    _WhichOneofArgType__planned_qps: _TypeAlias = _typing.Literal["_planned_qps", b"_planned_qps"]  # noqa: Y015
+    _WhichOneofReturnType__planned_replicas: _TypeAlias = _typing.Literal["planned_replicas"]  # noqa: Y015
+    _WhichOneofArgType__planned_replicas: _TypeAlias = _typing.Literal["_planned_replicas", b"_planned_replicas"]  # noqa: Y015
+    _WhichOneofReturnType__replica_hours: _TypeAlias = _typing.Literal["replica_hours"]  # noqa: Y015
+    _WhichOneofArgType__replica_hours: _TypeAlias = _typing.Literal["_replica_hours", b"_replica_hours"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__actual_peak_qps) -> _WhichOneofReturnType__actual_peak_qps | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__actual_request_count) -> _WhichOneofReturnType__actual_request_count | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_peak_qps) -> _WhichOneofReturnType__expected_peak_qps | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_request_count) -> _WhichOneofReturnType__expected_request_count | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__extra_replica_hours) -> _WhichOneofReturnType__extra_replica_hours | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__peak_ratio) -> _WhichOneofReturnType__peak_ratio | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__peak_replicas) -> _WhichOneofReturnType__peak_replicas | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__planned_qps) -> _WhichOneofReturnType__planned_qps | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__planned_replicas) -> _WhichOneofReturnType__planned_replicas | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__replica_hours) -> _WhichOneofReturnType__replica_hours | None: ...
+
+Global___WorkloadReport: _TypeAlias = WorkloadReport  # noqa: Y015
+
+@_typing.final
+class PrewarmReport(_message.Message):
+    """How a prewarm kept its deadline."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    ORDER_TIME_FIELD_NUMBER: _builtins.int
+    DEADLINE_TIME_FIELD_NUMBER: _builtins.int
+    MET_TIME_FIELD_NUMBER: _builtins.int
+    DEADLINE_MARGIN_FIELD_NUMBER: _builtins.int
+    START_MARGIN_FIELD_NUMBER: _builtins.int
+    SHORTFALL_REPLICAS_FIELD_NUMBER: _builtins.int
+    outcome: Global___PrewarmOutcome.ValueType
+    """How it ended."""
+    replicas: _builtins.int
+    """Replicas that were to be warm, after limits. Absent: unknown."""
+    shortfall_replicas: _builtins.int
+    """Replicas that max_replicas or quota cut off."""
+    @_builtins.property
+    def order_time(self) -> _timestamp_pb2.Timestamp:
+        """When the first was to be ordered. Absent: unknown."""
+
+    @_builtins.property
+    def deadline_time(self) -> _timestamp_pb2.Timestamp:
+        """When they were to be warm. Absent: unknown."""
+
+    @_builtins.property
+    def met_time(self) -> _timestamp_pb2.Timestamp:
+        """When all were verified warm. Absent: never, or not known."""
+
+    @_builtins.property
+    def deadline_margin(self) -> _duration_pb2.Duration:
+        """deadline_time minus met_time: negative if they were late. Absent: as met_time."""
+
+    @_builtins.property
+    def start_margin(self) -> _duration_pb2.Duration:
+        """start_time minus met_time: negative if they were not warm at the start. Absent: as met_time."""
+
+    def __init__(
+        self,
+        *,
+        outcome: Global___PrewarmOutcome.ValueType = ...,
+        replicas: _builtins.int | None = ...,
+        order_time: _timestamp_pb2.Timestamp | None = ...,
+        deadline_time: _timestamp_pb2.Timestamp | None = ...,
+        met_time: _timestamp_pb2.Timestamp | None = ...,
+        deadline_margin: _duration_pb2.Duration | None = ...,
+        start_margin: _duration_pb2.Duration | None = ...,
+        shortfall_replicas: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_replicas", b"_replicas", "deadline_margin", b"deadline_margin", "deadline_time", b"deadline_time", "met_time", b"met_time", "order_time", b"order_time", "replicas", b"replicas", "start_margin", b"start_margin"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replicas", b"_replicas", "deadline_margin", b"deadline_margin", "deadline_time", b"deadline_time", "met_time", b"met_time", "order_time", b"order_time", "outcome", b"outcome", "replicas", b"replicas", "shortfall_replicas", b"shortfall_replicas", "start_margin", b"start_margin"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__replicas: _TypeAlias = _typing.Literal["replicas"]  # noqa: Y015
+    _WhichOneofArgType__replicas: _TypeAlias = _typing.Literal["_replicas", b"_replicas"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__replicas) -> _WhichOneofReturnType__replicas | None: ...
+
+Global___PrewarmReport: _TypeAlias = PrewarmReport  # noqa: Y015
+
+@_typing.final
+class PlannerRecord(_message.Message):
+    """How a planner's word on events of one category has compared with what came: what the next forecast and
+    the next planner learn from.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLANNER_FIELD_NUMBER: _builtins.int
+    CATEGORY_FIELD_NUMBER: _builtins.int
+    OCCURRENCE_COUNT_FIELD_NUMBER: _builtins.int
+    PEAK_RATIO_MEDIAN_FIELD_NUMBER: _builtins.int
+    PEAK_RATIO_MIN_FIELD_NUMBER: _builtins.int
+    PEAK_RATIO_MAX_FIELD_NUMBER: _builtins.int
+    SENTENCE_FIELD_NUMBER: _builtins.int
+    planner: _builtins.str
+    """Who registered the events."""
+    category: _builtins.str
+    """Their category."""
+    occurrence_count: _builtins.int
+    """Occurrences measured, the newest up to 20, this one included."""
+    peak_ratio_median: _builtins.float
+    """Median of actual / expected peak: 0.7 means that 70 % of what was expected came."""
+    peak_ratio_min: _builtins.float
+    """Lowest ratio measured."""
+    peak_ratio_max: _builtins.float
+    """Highest ratio measured."""
+    sentence: _builtins.str
+    """What to make of it, in one sentence."""
+    def __init__(
+        self,
+        *,
+        planner: _builtins.str = ...,
+        category: _builtins.str = ...,
+        occurrence_count: _builtins.int = ...,
+        peak_ratio_median: _builtins.float = ...,
+        peak_ratio_min: _builtins.float = ...,
+        peak_ratio_max: _builtins.float = ...,
+        sentence: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["category", b"category", "occurrence_count", b"occurrence_count", "peak_ratio_max", b"peak_ratio_max", "peak_ratio_median", b"peak_ratio_median", "peak_ratio_min", b"peak_ratio_min", "planner", b"planner", "sentence", b"sentence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlannerRecord: _TypeAlias = PlannerRecord  # noqa: Y015
+
+@_typing.final
+class ImportEventsRequest(_message.Message):
+    """Request of ImportEvents."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALENDAR_FIELD_NUMBER: _builtins.int
+    TEMPLATE_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    calendar: _builtins.bytes
+    """Required. The file, UTF-8, up to 1 MiB and 500 VEVENTs."""
+    request_id: _builtins.str
+    """As in CreateEventRequest."""
+    validate_only: _builtins.bool
+    """Check everything and return what would be done, without doing it."""
+    @_builtins.property
+    def template(self) -> _event_pb2.Event:
+        """What a VEVENT does not say itself: workloads, expected load, category, time zone of floating times,
+        confidence, ramp, margin... Its times, recurrence and output-only fields are ignored.
+        """
+
+    def __init__(
+        self,
+        *,
+        calendar: _builtins.bytes = ...,
+        template: _event_pb2.Event | None = ...,
+        request_id: _builtins.str = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["template", b"template"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calendar", b"calendar", "request_id", b"request_id", "template", b"template", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImportEventsRequest: _TypeAlias = ImportEventsRequest  # noqa: Y015
+
+@_typing.final
+class ImportEventsResponse(_message.Message):
+    """Response of ImportEvents."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVENTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___ImportedEvent]:
+        """What became of each VEVENT, in the order of the file."""
+
+    def __init__(
+        self,
+        *,
+        events: _abc.Iterable[Global___ImportedEvent] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImportEventsResponse: _TypeAlias = ImportEventsResponse  # noqa: Y015
+
+@_typing.final
+class ImportedEvent(_message.Message):
+    """What became of one VEVENT."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UID_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    EVENT_FIELD_NUMBER: _builtins.int
+    SENTENCE_FIELD_NUMBER: _builtins.int
+    uid: _builtins.str
+    """Its UID."""
+    action: Global___ImportAction.ValueType
+    """What was done."""
+    sentence: _builtins.str
+    """Why it was skipped. Empty: it was not."""
+    @_builtins.property
+    def event(self) -> _event_pb2.Event:
+        """The event as stored. Absent: it was skipped."""
+
+    def __init__(
+        self,
+        *,
+        uid: _builtins.str = ...,
+        action: Global___ImportAction.ValueType = ...,
+        event: _event_pb2.Event | None = ...,
+        sentence: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "event", b"event", "sentence", b"sentence", "uid", b"uid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImportedEvent: _TypeAlias = ImportedEvent  # noqa: Y015
+
+@_typing.final
+class ExportEventsRequest(_message.Message):
+    """Request of ExportEvents."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILTER_FIELD_NUMBER: _builtins.int
+    filter: _builtins.str
+    """As in ListEventsRequest. Empty: every event."""
+    def __init__(
+        self,
+        *,
+        filter: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExportEventsRequest: _TypeAlias = ExportEventsRequest  # noqa: Y015
+
+@_typing.final
+class ExportEventsResponse(_message.Message):
+    """Response of ExportEvents."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALENDAR_FIELD_NUMBER: _builtins.int
+    EVENT_COUNT_FIELD_NUMBER: _builtins.int
+    calendar: _builtins.bytes
+    """The file, UTF-8. INVALID_ARGUMENT (filter) if there would be more than 500 events in it."""
+    event_count: _builtins.int
+    """Events in it."""
+    def __init__(
+        self,
+        *,
+        calendar: _builtins.bytes = ...,
+        event_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calendar", b"calendar", "event_count", b"event_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExportEventsResponse: _TypeAlias = ExportEventsResponse  # noqa: Y015

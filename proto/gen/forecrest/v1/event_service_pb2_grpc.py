@@ -71,6 +71,21 @@ class EventServiceStub:
                 request_serializer=forecrest_dot_v1_dot_event__service__pb2.WatchEventRequest.SerializeToString,
                 response_deserializer=forecrest_dot_v1_dot_event__service__pb2.WatchEventResponse.FromString,
                 _registered_method=True)
+        self.ReportEvent = channel.unary_unary(
+                '/forecrest.v1.EventService/ReportEvent',
+                request_serializer=forecrest_dot_v1_dot_event__service__pb2.ReportEventRequest.SerializeToString,
+                response_deserializer=forecrest_dot_v1_dot_event__service__pb2.EventReport.FromString,
+                _registered_method=True)
+        self.ImportEvents = channel.unary_unary(
+                '/forecrest.v1.EventService/ImportEvents',
+                request_serializer=forecrest_dot_v1_dot_event__service__pb2.ImportEventsRequest.SerializeToString,
+                response_deserializer=forecrest_dot_v1_dot_event__service__pb2.ImportEventsResponse.FromString,
+                _registered_method=True)
+        self.ExportEvents = channel.unary_unary(
+                '/forecrest.v1.EventService/ExportEvents',
+                request_serializer=forecrest_dot_v1_dot_event__service__pb2.ExportEventsRequest.SerializeToString,
+                response_deserializer=forecrest_dot_v1_dot_event__service__pb2.ExportEventsResponse.FromString,
+                _registered_method=True)
 
 
 class EventServiceServicer:
@@ -93,7 +108,7 @@ class EventServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListEvents(self, request, context):
-        """List events by start.
+        """List events.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -125,6 +140,29 @@ class EventServiceServicer:
     def WatchEvent(self, request, context):
         """Follow an event: first a snapshot, then a message whenever the event or its prewarm changes. The
         stream ends when the event is completed or cancelled.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReportEvent(self, request, context):
+        """Compare an occurrence that has started with what was expected of it. FAILED_PRECONDITION
+        (EVENT_NOT_STARTED) before its start; NOT_FOUND (OCCURRENCE_NOT_FOUND) if there is no such occurrence.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ImportEvents(self, request, context):
+        """Register, change and cancel events as an iCalendar file (RFC 5545) says; all of it or nothing. A VEVENT
+        is told again by its UID, so the same file can be imported again and again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExportEvents(self, request, context):
+        """Return events as an iCalendar file that calendars subscribe to and ImportEvents reads back.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -167,6 +205,21 @@ def add_EventServiceServicer_to_server(servicer, server):
                     servicer.WatchEvent,
                     request_deserializer=forecrest_dot_v1_dot_event__service__pb2.WatchEventRequest.FromString,
                     response_serializer=forecrest_dot_v1_dot_event__service__pb2.WatchEventResponse.SerializeToString,
+            ),
+            'ReportEvent': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportEvent,
+                    request_deserializer=forecrest_dot_v1_dot_event__service__pb2.ReportEventRequest.FromString,
+                    response_serializer=forecrest_dot_v1_dot_event__service__pb2.EventReport.SerializeToString,
+            ),
+            'ImportEvents': grpc.unary_unary_rpc_method_handler(
+                    servicer.ImportEvents,
+                    request_deserializer=forecrest_dot_v1_dot_event__service__pb2.ImportEventsRequest.FromString,
+                    response_serializer=forecrest_dot_v1_dot_event__service__pb2.ImportEventsResponse.SerializeToString,
+            ),
+            'ExportEvents': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExportEvents,
+                    request_deserializer=forecrest_dot_v1_dot_event__service__pb2.ExportEventsRequest.FromString,
+                    response_serializer=forecrest_dot_v1_dot_event__service__pb2.ExportEventsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -359,6 +412,87 @@ class EventService:
             '/forecrest.v1.EventService/WatchEvent',
             forecrest_dot_v1_dot_event__service__pb2.WatchEventRequest.SerializeToString,
             forecrest_dot_v1_dot_event__service__pb2.WatchEventResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportEvent(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/forecrest.v1.EventService/ReportEvent',
+            forecrest_dot_v1_dot_event__service__pb2.ReportEventRequest.SerializeToString,
+            forecrest_dot_v1_dot_event__service__pb2.EventReport.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ImportEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/forecrest.v1.EventService/ImportEvents',
+            forecrest_dot_v1_dot_event__service__pb2.ImportEventsRequest.SerializeToString,
+            forecrest_dot_v1_dot_event__service__pb2.ImportEventsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExportEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/forecrest.v1.EventService/ExportEvents',
+            forecrest_dot_v1_dot_event__service__pb2.ExportEventsRequest.SerializeToString,
+            forecrest_dot_v1_dot_event__service__pb2.ExportEventsResponse.FromString,
             options,
             channel_credentials,
             insecure,

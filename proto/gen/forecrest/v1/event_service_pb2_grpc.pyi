@@ -41,7 +41,7 @@ class EventServiceStub:
     GetEvent: _grpc.UnaryUnaryMultiCallable[_event_service_pb2.GetEventRequest, _event_pb2.Event]
     """Read the newest revision of an event. NOT_FOUND (RESOURCE_NOT_FOUND) if there is none."""
     ListEvents: _grpc.UnaryUnaryMultiCallable[_event_service_pb2.ListEventsRequest, _event_service_pb2.ListEventsResponse]
-    """List events by start."""
+    """List events."""
     UpdateEvent: _grpc.UnaryUnaryMultiCallable[_event_service_pb2.UpdateEventRequest, _event_pb2.Event]
     """Change an event, as one atomic revision; the next tick plans with it. FAILED_PRECONDITION
     (EVENT_CANCELLED, EVENT_COMPLETED) once it is over.
@@ -56,6 +56,16 @@ class EventServiceStub:
     """Follow an event: first a snapshot, then a message whenever the event or its prewarm changes. The
     stream ends when the event is completed or cancelled.
     """
+    ReportEvent: _grpc.UnaryUnaryMultiCallable[_event_service_pb2.ReportEventRequest, _event_service_pb2.EventReport]
+    """Compare an occurrence that has started with what was expected of it. FAILED_PRECONDITION
+    (EVENT_NOT_STARTED) before its start; NOT_FOUND (OCCURRENCE_NOT_FOUND) if there is no such occurrence.
+    """
+    ImportEvents: _grpc.UnaryUnaryMultiCallable[_event_service_pb2.ImportEventsRequest, _event_service_pb2.ImportEventsResponse]
+    """Register, change and cancel events as an iCalendar file (RFC 5545) says; all of it or nothing. A VEVENT
+    is told again by its UID, so the same file can be imported again and again.
+    """
+    ExportEvents: _grpc.UnaryUnaryMultiCallable[_event_service_pb2.ExportEventsRequest, _event_service_pb2.ExportEventsResponse]
+    """Return events as an iCalendar file that calendars subscribe to and ImportEvents reads back."""
 
 @_typing.type_check_only
 class EventServiceAsyncStub(EventServiceStub):
@@ -69,7 +79,7 @@ class EventServiceAsyncStub(EventServiceStub):
     GetEvent: _aio.UnaryUnaryMultiCallable[_event_service_pb2.GetEventRequest, _event_pb2.Event]  # type: ignore[assignment]
     """Read the newest revision of an event. NOT_FOUND (RESOURCE_NOT_FOUND) if there is none."""
     ListEvents: _aio.UnaryUnaryMultiCallable[_event_service_pb2.ListEventsRequest, _event_service_pb2.ListEventsResponse]  # type: ignore[assignment]
-    """List events by start."""
+    """List events."""
     UpdateEvent: _aio.UnaryUnaryMultiCallable[_event_service_pb2.UpdateEventRequest, _event_pb2.Event]  # type: ignore[assignment]
     """Change an event, as one atomic revision; the next tick plans with it. FAILED_PRECONDITION
     (EVENT_CANCELLED, EVENT_COMPLETED) once it is over.
@@ -84,6 +94,16 @@ class EventServiceAsyncStub(EventServiceStub):
     """Follow an event: first a snapshot, then a message whenever the event or its prewarm changes. The
     stream ends when the event is completed or cancelled.
     """
+    ReportEvent: _aio.UnaryUnaryMultiCallable[_event_service_pb2.ReportEventRequest, _event_service_pb2.EventReport]  # type: ignore[assignment]
+    """Compare an occurrence that has started with what was expected of it. FAILED_PRECONDITION
+    (EVENT_NOT_STARTED) before its start; NOT_FOUND (OCCURRENCE_NOT_FOUND) if there is no such occurrence.
+    """
+    ImportEvents: _aio.UnaryUnaryMultiCallable[_event_service_pb2.ImportEventsRequest, _event_service_pb2.ImportEventsResponse]  # type: ignore[assignment]
+    """Register, change and cancel events as an iCalendar file (RFC 5545) says; all of it or nothing. A VEVENT
+    is told again by its UID, so the same file can be imported again and again.
+    """
+    ExportEvents: _aio.UnaryUnaryMultiCallable[_event_service_pb2.ExportEventsRequest, _event_service_pb2.ExportEventsResponse]  # type: ignore[assignment]
+    """Return events as an iCalendar file that calendars subscribe to and ImportEvents reads back."""
 
 class EventServiceServicer(metaclass=_abc_1.ABCMeta):
     """Registers, previews, follows and cancels traffic events. Errors as in WorkloadService."""
@@ -112,7 +132,7 @@ class EventServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _event_service_pb2.ListEventsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_event_service_pb2.ListEventsResponse, _abc.Awaitable[_event_service_pb2.ListEventsResponse]]:
-        """List events by start."""
+        """List events."""
 
     @_abc_1.abstractmethod
     def UpdateEvent(
@@ -151,5 +171,33 @@ class EventServiceServicer(metaclass=_abc_1.ABCMeta):
         """Follow an event: first a snapshot, then a message whenever the event or its prewarm changes. The
         stream ends when the event is completed or cancelled.
         """
+
+    @_abc_1.abstractmethod
+    def ReportEvent(
+        self,
+        request: _event_service_pb2.ReportEventRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_event_service_pb2.EventReport, _abc.Awaitable[_event_service_pb2.EventReport]]:
+        """Compare an occurrence that has started with what was expected of it. FAILED_PRECONDITION
+        (EVENT_NOT_STARTED) before its start; NOT_FOUND (OCCURRENCE_NOT_FOUND) if there is no such occurrence.
+        """
+
+    @_abc_1.abstractmethod
+    def ImportEvents(
+        self,
+        request: _event_service_pb2.ImportEventsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_event_service_pb2.ImportEventsResponse, _abc.Awaitable[_event_service_pb2.ImportEventsResponse]]:
+        """Register, change and cancel events as an iCalendar file (RFC 5545) says; all of it or nothing. A VEVENT
+        is told again by its UID, so the same file can be imported again and again.
+        """
+
+    @_abc_1.abstractmethod
+    def ExportEvents(
+        self,
+        request: _event_service_pb2.ExportEventsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_event_service_pb2.ExportEventsResponse, _abc.Awaitable[_event_service_pb2.ExportEventsResponse]]:
+        """Return events as an iCalendar file that calendars subscribe to and ImportEvents reads back."""
 
 def add_EventServiceServicer_to_server(servicer: EventServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

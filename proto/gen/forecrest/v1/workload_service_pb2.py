@@ -25,27 +25,28 @@ _sym_db = _symbol_database.Default()
 from forecrest.v1 import workload_pb2 as forecrest_dot_v1_dot_workload__pb2
 from google.protobuf import empty_pb2 as google_dot_protobuf_dot_empty__pb2
 from google.protobuf import field_mask_pb2 as google_dot_protobuf_dot_field__mask__pb2
+from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#forecrest/v1/workload_service.proto\x12\x0c\x66orecrest.v1\x1a\x1b\x66orecrest/v1/workload.proto\x1a\x1bgoogle/protobuf/empty.proto\x1a google/protobuf/field_mask.proto\"\x81\x01\n\x15\x43reateWorkloadRequest\x12(\n\x08workload\x18\x01 \x01(\x0b\x32\x16.forecrest.v1.Workload\x12\x13\n\x0bworkload_id\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x15\n\rvalidate_only\x18\x04 \x01(\x08\"\"\n\x12GetWorkloadRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"=\n\x14ListWorkloadsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"[\n\x15ListWorkloadsResponse\x12)\n\tworkloads\x18\x01 \x03(\x0b\x32\x16.forecrest.v1.Workload\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x9d\x01\n\x15UpdateWorkloadRequest\x12(\n\x08workload\x18\x01 \x01(\x0b\x32\x16.forecrest.v1.Workload\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x15\n\rvalidate_only\x18\x04 \x01(\x08\"^\n\x15\x44\x65leteWorkloadRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04\x65tag\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x15\n\rvalidate_only\x18\x04 \x01(\x08\x32\xa1\x03\n\x0fWorkloadService\x12M\n\x0e\x43reateWorkload\x12#.forecrest.v1.CreateWorkloadRequest\x1a\x16.forecrest.v1.Workload\x12G\n\x0bGetWorkload\x12 .forecrest.v1.GetWorkloadRequest\x1a\x16.forecrest.v1.Workload\x12X\n\rListWorkloads\x12\".forecrest.v1.ListWorkloadsRequest\x1a#.forecrest.v1.ListWorkloadsResponse\x12M\n\x0eUpdateWorkload\x12#.forecrest.v1.UpdateWorkloadRequest\x1a\x16.forecrest.v1.Workload\x12M\n\x0e\x44\x65leteWorkload\x12#.forecrest.v1.DeleteWorkloadRequest\x1a\x16.google.protobuf.Emptyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#forecrest/v1/workload_service.proto\x12\x0c\x66orecrest.v1\x1a\x1b\x66orecrest/v1/workload.proto\x1a\x1bgoogle/protobuf/empty.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x81\x01\n\x15\x43reateWorkloadRequest\x12(\n\x08workload\x18\x01 \x01(\x0b\x32\x16.forecrest.v1.Workload\x12\x13\n\x0bworkload_id\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x15\n\rvalidate_only\x18\x04 \x01(\x08\"\"\n\x12GetWorkloadRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"_\n\x14ListWorkloadsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x0e\n\x06\x66ilter\x18\x03 \x01(\t\x12\x10\n\x08order_by\x18\x04 \x01(\t\"\x91\x01\n\x15ListWorkloadsResponse\x12)\n\tworkloads\x18\x01 \x03(\x0b\x32\x16.forecrest.v1.Workload\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x34\n\x10stale_since_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x9d\x01\n\x15UpdateWorkloadRequest\x12(\n\x08workload\x18\x01 \x01(\x0b\x32\x16.forecrest.v1.Workload\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x15\n\rvalidate_only\x18\x04 \x01(\x08\"^\n\x15\x44\x65leteWorkloadRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04\x65tag\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x15\n\rvalidate_only\x18\x04 \x01(\x08\x32\xa1\x03\n\x0fWorkloadService\x12M\n\x0e\x43reateWorkload\x12#.forecrest.v1.CreateWorkloadRequest\x1a\x16.forecrest.v1.Workload\x12G\n\x0bGetWorkload\x12 .forecrest.v1.GetWorkloadRequest\x1a\x16.forecrest.v1.Workload\x12X\n\rListWorkloads\x12\".forecrest.v1.ListWorkloadsRequest\x1a#.forecrest.v1.ListWorkloadsResponse\x12M\n\x0eUpdateWorkload\x12#.forecrest.v1.UpdateWorkloadRequest\x1a\x16.forecrest.v1.Workload\x12M\n\x0e\x44\x65leteWorkload\x12#.forecrest.v1.DeleteWorkloadRequest\x1a\x16.google.protobuf.Emptyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'forecrest.v1.workload_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CREATEWORKLOADREQUEST']._serialized_start=146
-  _globals['_CREATEWORKLOADREQUEST']._serialized_end=275
-  _globals['_GETWORKLOADREQUEST']._serialized_start=277
-  _globals['_GETWORKLOADREQUEST']._serialized_end=311
-  _globals['_LISTWORKLOADSREQUEST']._serialized_start=313
-  _globals['_LISTWORKLOADSREQUEST']._serialized_end=374
-  _globals['_LISTWORKLOADSRESPONSE']._serialized_start=376
-  _globals['_LISTWORKLOADSRESPONSE']._serialized_end=467
-  _globals['_UPDATEWORKLOADREQUEST']._serialized_start=470
-  _globals['_UPDATEWORKLOADREQUEST']._serialized_end=627
-  _globals['_DELETEWORKLOADREQUEST']._serialized_start=629
-  _globals['_DELETEWORKLOADREQUEST']._serialized_end=723
-  _globals['_WORKLOADSERVICE']._serialized_start=726
-  _globals['_WORKLOADSERVICE']._serialized_end=1143
+  _globals['_CREATEWORKLOADREQUEST']._serialized_start=179
+  _globals['_CREATEWORKLOADREQUEST']._serialized_end=308
+  _globals['_GETWORKLOADREQUEST']._serialized_start=310
+  _globals['_GETWORKLOADREQUEST']._serialized_end=344
+  _globals['_LISTWORKLOADSREQUEST']._serialized_start=346
+  _globals['_LISTWORKLOADSREQUEST']._serialized_end=441
+  _globals['_LISTWORKLOADSRESPONSE']._serialized_start=444
+  _globals['_LISTWORKLOADSRESPONSE']._serialized_end=589
+  _globals['_UPDATEWORKLOADREQUEST']._serialized_start=592
+  _globals['_UPDATEWORKLOADREQUEST']._serialized_end=749
+  _globals['_DELETEWORKLOADREQUEST']._serialized_start=751
+  _globals['_DELETEWORKLOADREQUEST']._serialized_end=845
+  _globals['_WORKLOADSERVICE']._serialized_start=848
+  _globals['_WORKLOADSERVICE']._serialized_end=1265
 # @@protoc_insertion_point(module_scope)

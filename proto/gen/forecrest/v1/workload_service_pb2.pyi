@@ -8,6 +8,7 @@ from forecrest.v1 import workload_pb2 as _workload_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 import builtins as _builtins
 import sys
@@ -90,19 +91,31 @@ class ListWorkloadsRequest(_message.Message):
 
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
+    ORDER_BY_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
     """Most workloads to return, 1 to 1000. 0 means 50; more than 1000 means 1000."""
     page_token: _builtins.str
-    """next_page_token of the page before; empty for the first."""
+    """next_page_token of the page before; empty for the first. The other fields must be the same."""
+    filter: _builtins.str
+    """Workloads for which this holds only, up to 1000 characters, in the language of ListEventsRequest.filter,
+    for example `mode = FLOOR AND quota_pool = "shared" AND labels.team = "search"`. Fields: name, model_name,
+    model_version, namespace, mode, quota_pool, priority, min_replicas, max_replicas, engine, engine_digest,
+    gpu_type, labels.{key}, target.{key}.
+    """
+    order_by: _builtins.str
+    """One of name, namespace, priority, max_replicas, optionally followed by " desc". Empty: name."""
     def __init__(
         self,
         *,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        filter: _builtins.str = ...,
+        order_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "order_by", b"order_by", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -116,21 +129,27 @@ class ListWorkloadsResponse(_message.Message):
 
     WORKLOADS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    STALE_SINCE_TIME_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
     """Token of the next page; empty at the end."""
     @_builtins.property
     def workloads(self) -> _containers.RepeatedCompositeFieldContainer[_workload_pb2.Workload]:
-        """Workloads, ordered by name."""
+        """Workloads, in the order asked for, those of equal rank by name."""
+
+    @_builtins.property
+    def stale_since_time(self) -> _timestamp_pb2.Timestamp:
+        """Set only in an answer from the cache while the database is away: since when it may be out of date."""
 
     def __init__(
         self,
         *,
         workloads: _abc.Iterable[_workload_pb2.Workload] | None = ...,
         next_page_token: _builtins.str = ...,
+        stale_since_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["stale_since_time", b"stale_since_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "workloads", b"workloads"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "stale_since_time", b"stale_since_time", "workloads", b"workloads"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

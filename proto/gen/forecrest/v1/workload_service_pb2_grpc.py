@@ -85,7 +85,7 @@ class WorkloadServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListWorkloads(self, request, context):
-        """List workloads by name.
+        """List workloads.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -42,7 +42,7 @@ class WorkloadServiceStub:
     GetWorkload: _grpc.UnaryUnaryMultiCallable[_workload_service_pb2.GetWorkloadRequest, _workload_pb2.Workload]
     """Read a workload. NOT_FOUND (RESOURCE_NOT_FOUND) if there is none."""
     ListWorkloads: _grpc.UnaryUnaryMultiCallable[_workload_service_pb2.ListWorkloadsRequest, _workload_service_pb2.ListWorkloadsResponse]
-    """List workloads by name."""
+    """List workloads."""
     UpdateWorkload: _grpc.UnaryUnaryMultiCallable[_workload_service_pb2.UpdateWorkloadRequest, _workload_pb2.Workload]
     """Change a workload's spec, as one atomic generation; the next tick decides with it."""
     DeleteWorkload: _grpc.UnaryUnaryMultiCallable[_workload_service_pb2.DeleteWorkloadRequest, _empty_pb2.Empty]
@@ -60,7 +60,7 @@ class WorkloadServiceAsyncStub(WorkloadServiceStub):
     GetWorkload: _aio.UnaryUnaryMultiCallable[_workload_service_pb2.GetWorkloadRequest, _workload_pb2.Workload]  # type: ignore[assignment]
     """Read a workload. NOT_FOUND (RESOURCE_NOT_FOUND) if there is none."""
     ListWorkloads: _aio.UnaryUnaryMultiCallable[_workload_service_pb2.ListWorkloadsRequest, _workload_service_pb2.ListWorkloadsResponse]  # type: ignore[assignment]
-    """List workloads by name."""
+    """List workloads."""
     UpdateWorkload: _aio.UnaryUnaryMultiCallable[_workload_service_pb2.UpdateWorkloadRequest, _workload_pb2.Workload]  # type: ignore[assignment]
     """Change a workload's spec, as one atomic generation; the next tick decides with it."""
     DeleteWorkload: _aio.UnaryUnaryMultiCallable[_workload_service_pb2.DeleteWorkloadRequest, _empty_pb2.Empty]  # type: ignore[assignment]
@@ -93,7 +93,7 @@ class WorkloadServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _workload_service_pb2.ListWorkloadsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_workload_service_pb2.ListWorkloadsResponse, _abc.Awaitable[_workload_service_pb2.ListWorkloadsResponse]]:
-        """List workloads by name."""
+        """List workloads."""
 
     @_abc_1.abstractmethod
     def UpdateWorkload(
