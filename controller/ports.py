@@ -18,6 +18,7 @@ from controller.core.resources import (
     Outcome,
     Page,
     PauseState,
+    TrafficBlock,
     TrafficEvent,
     TrafficSample,
 )
@@ -139,6 +140,10 @@ class TrafficStore(Protocol):
 
     async def upsert(self, samples: Sequence[TrafficSample]) -> int:
         """Store samples; return how many rows were written. Non-finite or negative values raise ValueError."""
+        ...
+
+    async def upsert_blocks(self, blocks: Sequence[TrafficBlock]) -> int:
+        """Store minutes in columns, one block per workload; return how many there are. ValueError as in ``upsert``."""
         ...
 
     async def read(

@@ -5,11 +5,16 @@ batch for one bad sample and names it, so that nothing is half written. Called b
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from controller.core.resources import TrafficSample
+import numpy as np
+import numpy.typing as npt
+
+from controller.core.resources import TrafficBlock, TrafficSample
+
+Floats = npt.NDArray[np.float64]
 
 MINUTE = timedelta(minutes=1)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -62,6 +67,107 @@ def _problem(sample: TrafficSample) -> str | None:
     if not 0 <= sample.coverage <= 1:
         return f"coverage: {sample.coverage} is not a share between 0 and 1"
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """A block's columns as arrays, checked. An unknown count is NaN."""
+
+    workload: str
+    source: str
+    minutes: npt.NDArray[np.int64]
+    demand_counts: Floats
+    served_counts: Floats
+    rejected_counts: Floats
+    coverages: Floats
+
+    def part(self, rows: slice) -> "Columns":
+        """Some of the rows."""
+        return Columns(
+            self.workload,
+            self.source,
+            self.minutes[rows],
+            self.demand_counts[rows],
+            self.served_counts[rows],
+            self.rejected_counts[rows],
+            self.coverages[rows],
+        )
+
+
+def sound_blocks(blocks: Sequence[TrafficBlock]) -> list[Columns]:
+    """Check every block; return them ordered by workload.
+
+    Raises:
+        ValueError: names the first bad column, for example ``blocks[3].demand_counts``.
+    """
+    found: dict[str, Columns] = {}
+    for index, block in enumerate(blocks):
+        columns = _columns(block, f"blocks[{index}]")
+        if columns.workload in found:
+            raise ValueError(
+                f"blocks[{index}].workload: {block.workload} is there twice; give one block each"
+            )
+        found[columns.workload] = columns
+    # Ordered, so that writers of overlapping batches lock rows in one order and cannot deadlock.
+    return [found[name] for name in sorted(found)]
+
+
+def _columns(block: TrafficBlock, at: str) -> Columns:
+    minutes = np.asarray(block.minutes, np.int64)
+    count = len(minutes)
+
+    def column(name: str, default: float) -> Floats:
+        given: Sequence[float] | None = getattr(block, name)
+        values = np.full(count, default) if given is None else np.asarray(given, np.float64)
+        if len(values) != count:
+            raise ValueError(f"{at}.{name}: has {len(values)} values for {count} minutes")
+        return values
+
+    columns = Columns(
+        block.workload,
+        block.source,
+        minutes,
+        column("demand_counts", math.nan),
+        column("served_counts", math.nan),
+        column("rejected_counts", math.nan),
+        column("coverages", 1.0),
+    )
+    if not block.workload or not block.source:
+        raise ValueError(f"{at}.workload, source: must not be empty; name both")
+    first, last = int(FIRST_AT.timestamp()) // 60, int(LAST_AT.timestamp()) // 60
+    if count and not (first <= minutes[0] and minutes[-1] < last and bool((np.diff(minutes) > 0).all())):
+        raise ValueError(f"{at}.minutes: must ascend within {FIRST_AT.year} to {LAST_AT.year}")
+    if not bool(np.isfinite(columns.demand_counts).all()):
+        raise ValueError(f"{at}.demand_counts: must be finite; leave the minute out if it is unknown")
+    for name in ("demand_counts", "served_counts", "rejected_counts"):
+        values: Floats = getattr(columns, name)
+        # A comparison with NaN is false: what is unknown passes.
+        if bool(((values < 0) | (values == math.inf)).any()):
+            raise ValueError(f"{at}.{name}: must be finite and at least 0")
+    if not bool(((columns.coverages >= 0) & (columns.coverages <= 1)).all()):
+        raise ValueError(f"{at}.coverages: must be shares between 0 and 1")
+    return columns
+
+
+def samples_in(columns: Columns) -> Iterator[TrafficSample]:
+    """The same minutes one by one."""
+    for minute, demand, served, rejected, coverage in zip(
+        columns.minutes.tolist(),
+        columns.demand_counts.tolist(),
+        columns.served_counts.tolist(),
+        columns.rejected_counts.tolist(),
+        columns.coverages.tolist(),
+        strict=True,
+    ):
+        yield TrafficSample(
+            columns.workload,
+            EPOCH + MINUTE * minute,
+            demand,
+            None if math.isnan(served) else served,
+            None if math.isnan(rejected) else rejected,
+            columns.source,
+            coverage,
+        )
 
 
 def step_grid(start_at: datetime, end_at: datetime, step: timedelta) -> list[datetime]:

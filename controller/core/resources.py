@@ -4,6 +4,7 @@ Pure values. The API's mappers fill them from requests, the stores keep them, th
 into the occurrences (``types.Event``) that the core decides with.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -69,6 +70,24 @@ class TrafficSample:
     rejected_count: float | None = None
     source: str = "triton"
     coverage: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficBlock:
+    """Minutes of one workload in columns, for bulk: the n-th entry of each belongs to the n-th minute.
+
+    ``minutes`` are whole minutes since 1970 in UTC, ascending. Columns may be buffers (``array``), which the stores
+    read without copying. NaN in ``served_counts`` and ``rejected_counts`` is unknown; without ``coverages`` every
+    minute was observed whole.
+    """
+
+    workload: str
+    source: str
+    minutes: Sequence[int]
+    demand_counts: Sequence[float]
+    served_counts: Sequence[float] | None = None
+    rejected_counts: Sequence[float] | None = None
+    coverages: Sequence[float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

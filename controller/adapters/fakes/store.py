@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 
 from controller.adapters.fakes.leases import FakeLeaseStore
 from controller.adapters.pages import Key, cut, last_key, page_size
-from controller.adapters.samples import MINUTE, mean_qps, sound_samples, step_grid
+from controller.adapters.samples import MINUTE, mean_qps, samples_in, sound_blocks, sound_samples, step_grid
 from controller.core.leadtime import LeadSample
 from controller.core.resources import (
     AuditEntry,
@@ -23,6 +23,7 @@ from controller.core.resources import (
     Outcome,
     Page,
     PauseState,
+    TrafficBlock,
     TrafficEvent,
     TrafficSample,
 )
@@ -306,6 +307,9 @@ class _Traffic:
         tables = await self._at.write()
         tables.samples.update({(row.workload, row.minute_at): row for row in rows})
         return len(rows)
+
+    async def upsert_blocks(self, blocks: Sequence[TrafficBlock]) -> int:
+        return await self.upsert([row for columns in sound_blocks(blocks) for row in samples_in(columns)])
 
     async def read(
         self, workload: str, start_at: datetime, end_at: datetime, *, step: timedelta = MINUTE

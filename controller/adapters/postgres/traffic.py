@@ -1,20 +1,34 @@
 """Demand per minute in PostgreSQL: ingest by COPY, roll-up in SQL.
 
 Promises: a batch is stored as a whole or not at all; the same minute again replaces what was there, also
-when batches overlap and run at once. Refuses unsound samples before anything is written. Called through
-the unit of work.
+when batches overlap and run at once. Minutes that are all new, as in a backfill, are copied straight into the
+partitions, three times as fast as through the staging table that merges. Refuses unsound samples before
+anything is written. Called through the unit of work.
 """
 
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
+from itertools import pairwise
 from operator import attrgetter
+from typing import Any
 
+import numpy as np
 from sqlalchemy import text
 
 from controller.adapters.postgres.database import Session
 from controller.adapters.postgres.partitions import TRAFFIC, Partitions
-from controller.adapters.samples import EPOCH, MINUTE, mean_qps, sound_samples, step_grid
-from controller.core.resources import TrafficSample
+from controller.adapters.samples import (
+    EPOCH,
+    MINUTE,
+    Columns,
+    mean_qps,
+    sound_blocks,
+    sound_samples,
+    step_grid,
+)
+from controller.core.resources import TrafficBlock, TrafficSample
+from controller.ports import ConflictError
 
 _COLUMNS = "workload, minute_at, demand_count, served_count, rejected_count, source, coverage"
 _VALUES = attrgetter(*_COLUMNS.split(", "))
@@ -27,7 +41,27 @@ _STAGING = text(
     "CREATE TEMPORARY TABLE IF NOT EXISTS traffic_staging (LIKE traffic_samples) ON COMMIT DELETE ROWS"
 )
 _EMPTY = text("TRUNCATE traffic_staging")
-_COPY = f"COPY traffic_staging ({_COLUMNS}) FROM STDIN (FORMAT BINARY)"
+_COPY = f"COPY {{}} ({_COLUMNS}) FROM STDIN (FORMAT BINARY)"
+# Looking at more series than this costs about as much as merging them does.
+_PROBES_MAX = 500
+_ANY_STORED = text("""
+    SELECT EXISTS (
+        SELECT FROM unnest(
+            CAST(:workloads AS text[]), CAST(:firsts AS timestamptz[]), CAST(:lasts AS timestamptz[])
+        ) AS given (workload, first_at, last_at)
+        CROSS JOIN LATERAL (
+            SELECT FROM traffic_samples AS kept
+            WHERE kept.workload = given.workload AND kept.minute_at BETWEEN given.first_at AND given.last_at
+                AND kept.minute_at BETWEEN :first_at AND :last_at
+            LIMIT 1
+        ) AS found
+    )
+""")
+# PostgreSQL's binary COPY: a signature, flags and an empty extension; then rows; then -1.
+_COPY_HEAD = b"PGCOPY\n\xff\r\n\0" + struct.pack(">ii", 0, 0)
+_COPY_TAIL = struct.pack(">h", -1)
+_COPY_EPOCH_MINUTES = 946_684_800 // 60  # timestamps count from the year 2000
+_MINUTE_US = 60_000_000
 _UPSERT = text("""
     INSERT INTO traffic_samples AS kept
         (workload, minute_at, demand_count, served_count, rejected_count, source, coverage)
@@ -73,11 +107,70 @@ class PostgresTrafficStore:
     async def _upsert(self, rows: Sequence[TrafficSample]) -> None:
         await self._session.execute(_EMPTY)  # an earlier batch of this transaction
         with self._session.limited():
-            async with self._session.driver.cursor() as cursor, cursor.copy(_COPY) as copy:
+            async with (
+                self._session.driver.cursor() as cursor,
+                cursor.copy(_COPY.format("traffic_staging")) as copy,
+            ):
                 copy.set_types(_TYPES)
                 for row in rows:
                     await copy.write_row(_VALUES(row))
         await self._session.execute(_UPSERT)
+
+    async def upsert_blocks(self, blocks: Sequence[TrafficBlock]) -> int:
+        """Store minutes in columns; return how many there are."""
+        given = [columns for columns in sound_blocks(blocks) if len(columns.minutes)]
+        days = {int(day) for columns in given for day in np.unique(columns.minutes // 1440)}
+        if days:
+            await self._partitions.ensure(
+                self._session, TRAFFIC, {EPOCH + timedelta(days=day) for day in days}
+            )
+        for batch in _batches(given):
+            if not await self._copy_new(batch):
+                await self._merge(batch)
+        return sum(len(columns.minutes) for columns in given)
+
+    async def _copy_new(self, batch: Sequence[Columns]) -> bool:
+        """Copy straight into the partitions unless one of the minutes is there already."""
+        if len(batch) > _PROBES_MAX or await self._any_stored(batch):
+            return False
+        await self._session.execute(text("SAVEPOINT new_traffic"))
+        try:
+            await self._copy("traffic_samples", batch)
+        except ConflictError:  # somebody else stored one of them between the look and the copy
+            await self._session.execute(text("ROLLBACK TO SAVEPOINT new_traffic"))
+            return False
+        await self._session.execute(text("RELEASE SAVEPOINT new_traffic"))
+        return True
+
+    async def _any_stored(self, batch: Sequence[Columns]) -> bool:
+        firsts = [EPOCH + MINUTE * int(columns.minutes[0]) for columns in batch]
+        lasts = [EPOCH + MINUTE * int(columns.minutes[-1]) for columns in batch]
+        found = await self._session.execute(
+            _ANY_STORED,
+            {
+                "workloads": [columns.workload for columns in batch],
+                "firsts": firsts,
+                "lasts": lasts,
+                "first_at": min(firsts),
+                "last_at": max(lasts),
+            },
+        )
+        return bool(found.scalar_one())
+
+    async def _merge(self, batch: Sequence[Columns]) -> None:
+        await self._session.execute(_STAGING)
+        await self._session.execute(_EMPTY)
+        await self._copy("traffic_staging", batch)
+        await self._session.execute(_UPSERT)
+
+    async def _copy(self, table: str, batch: Sequence[Columns]) -> None:
+        with self._session.limited():
+            async with self._session.driver.cursor() as cursor, cursor.copy(_COPY.format(table)) as copy:
+                await copy.write(_COPY_HEAD)
+                for columns in batch:
+                    for rows in _encode(columns):
+                        await copy.write(rows)
+                await copy.write(_COPY_TAIL)
 
     async def read(
         self, workload: str, start_at: datetime, end_at: datetime, *, step: timedelta = MINUTE
@@ -102,3 +195,56 @@ class PostgresTrafficStore:
         """First and last stored minute, or None."""
         row = (await self._session.execute(_SPAN, {"workload": workload})).one()
         return None if row.first_at is None else (row.first_at, row.last_at)
+
+
+def _batches(given: Sequence[Columns]) -> Iterator[list[Columns]]:
+    batch: list[Columns] = []
+    room = _ROWS_PER_STATEMENT
+    for columns in given:
+        at = 0
+        while at < len(columns.minutes):
+            part = columns.part(slice(at, at + room))
+            batch.append(part)
+            at, room = at + len(part.minutes), room - len(part.minutes)
+            if not room:
+                yield batch
+                batch, room = [], _ROWS_PER_STATEMENT
+    if batch:
+        yield batch
+
+
+def _encode(columns: Columns) -> Iterator[bytes]:
+    """The rows as binary COPY has them, in runs of the same unknowns: a NULL has no bytes, so rows differ in length."""
+    unknown = 2 * np.isnan(columns.served_counts) + np.isnan(columns.rejected_counts)
+    edges = (np.flatnonzero(np.diff(unknown)) + 1).tolist()
+    for start, end in pairwise([0, *edges, len(unknown)]):
+        yield _encode_run(columns.part(slice(start, end)))
+
+
+def _encode_run(run: Columns) -> bytes:
+    workload, source = run.workload.encode(), run.source.encode()
+    at_us = (run.minutes - _COPY_EPOCH_MINUTES) * _MINUTE_US
+    # (width in bytes or None for NULL, type, values), in the order of the columns
+    cells: list[tuple[int | None, str, Any]] = [
+        (len(workload), f"S{len(workload)}", workload),
+        (8, ">i8", at_us),
+        (8, ">f8", run.demand_counts),
+        *(
+            (None if np.isnan(counts[0]) else 8, ">f8", counts)
+            for counts in (run.served_counts, run.rejected_counts)
+        ),
+        (len(source), f"S{len(source)}", source),
+        (8, ">f8", run.coverages),
+    ]
+    fields: list[tuple[str, str]] = [("count", ">i2")]
+    values: dict[str, Any] = {"count": len(cells)}
+    for index, (width, kind, value) in enumerate(cells):
+        fields.append((f"width{index}", ">i4"))
+        values[f"width{index}"] = -1 if width is None else width
+        if width is not None:
+            fields.append((f"value{index}", kind))
+            values[f"value{index}"] = value
+    rows = np.empty(len(run.minutes), np.dtype(fields))
+    for name, value in values.items():
+        rows[name] = value
+    return rows.tobytes()
