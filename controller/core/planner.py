@@ -33,6 +33,8 @@ from controller.core.types import (
 # Present demand that an event was sized on must have moved by this share before the event is sized again.
 BASE_MOVE_MIN = 0.2
 ON_PRESENT_DEMAND = "the planner's multiplier on present demand"
+# A multiple of nothing is no size: it would prepare nothing, and look like a plan.
+ON_NO_DEMAND = "the planner's multiplier, but no demand to multiply"
 # Floors of forecast origin beyond these many are not listed; the need per step stays complete.
 FORECAST_FLOORS_MAX = 500
 
@@ -220,6 +222,8 @@ def event_demand(
         bound = _stated_bound(event, band)
         peak = peak if bound is None else min(peak, bound)
         stated = (event.expected_peak_qps or 0.0) * workload.policy.planner_floor_share
+        if max(peak, stated) <= 0.0:
+            return None, ON_NO_DEMAND
         return (
             (peak, "forecast with this event") if peak > stated else (stated, "the planner's expected peak")
         )
@@ -227,6 +231,8 @@ def event_demand(
         return event.expected_peak_qps, "the planner's expected peak"
     base = peak if peak is not None else observed_qps
     if event.expected_multiplier is not None and base is not None:
+        if base <= 0.0:
+            return None, ON_NO_DEMAND
         source = "the planner's multiplier on forecast" if peak is not None else ON_PRESENT_DEMAND
         return base * event.expected_multiplier, source
     return None, "no forecast, no observed demand and no expected peak"
@@ -297,7 +303,9 @@ def base_moved(
         ):
             continue
         if floor.demand_qps is None:
-            return True
+            if observed_qps > 0.0:
+                return True
+            continue
         if floor.base_qps is None or abs(observed_qps - floor.base_qps) <= BASE_MOVE_MIN * floor.base_qps:
             continue
         demand = observed_qps * event.expected_multiplier

@@ -20,6 +20,28 @@ class EventState(StrEnum):
     CANCELLED = "CANCELLED"
 
 
+class EventWarningKind(StrEnum):
+    """What a planner should know of an event that was registered nevertheless."""
+
+    SIZE_UNKNOWN = "SIZE_UNKNOWN"  # a multiplier, and nothing known to multiply
+    MAX_REPLICAS_SHORT = "MAX_REPLICAS_SHORT"
+    QUOTA_SHORT = "QUOTA_SHORT"
+    PREWARM_LATE = "PREWARM_LATE"
+
+
+@dataclass(frozen=True, slots=True)
+class EventWarning:
+    """One warning about one occurrence on one workload. ``quota_pool``: the pool that is short, where one is."""
+
+    kind: EventWarningKind
+    workload: str
+    sentence: str
+    start_at: datetime
+    end_at: datetime
+    unmet_replicas: int = 0
+    quota_pool: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class TrafficEvent:
     """A registered traffic event: known future load on one or more workloads.
@@ -37,6 +59,7 @@ class TrafficEvent:
     display_name: str = ""
     rrule: str | None = None  # RFC 5545, without DTSTART
     exdates_at: tuple[datetime, ...] = ()
+    rdates_at: tuple[datetime, ...] = ()  # further starts, beside those of the rule
     expected_peak_qps: float | None = None
     expected_multiplier: float | None = None
     category: str = ""
@@ -53,6 +76,12 @@ class TrafficEvent:
     created_at: datetime | None = None
     updated_at: datetime | None = None
     cancelled_reason: str = ""
+    warnings: tuple[EventWarning, ...] = ()  # as of this revision
+
+    @property
+    def recurring(self) -> bool:
+        """Whether it has, or had, more than one occurrence."""
+        return self.rrule is not None or bool(self.rdates_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +138,10 @@ class AuditEntry:
     outcome: str  # a gRPC status code name
     request_id: str = ""
     detail: str = ""
+    # Versions of the resource around a change; None where there is no such version.
+    version_before: int | None = None
+    version_after: int | None = None
+    count: int = 1  # so many alike since ``at``: refusals that repeat, measurements of a minute
 
 
 @dataclass(frozen=True, slots=True)

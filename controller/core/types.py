@@ -158,6 +158,7 @@ class Workload:
     target: Mapping[str, str] = field(default_factory=dict[str, str])
     model_version: str = "1"
     engine_digest: str | None = None
+    labels: tuple[tuple[str, str], ...] = ()  # free, for people to find it by
     # PromQL whose one result is the demand in QPS; None: the replicas' own counters tell it
     demand_query: str | None = None
     generation: int = 1

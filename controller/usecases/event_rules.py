@@ -6,6 +6,7 @@ from controller.core.resources import TrafficEvent
 from controller.usecases.errors import Findings, InvalidError
 from controller.usecases.names import check_id
 from controller.usecases.occurrences import (
+    check_exdates,
     check_rrule,
     occurrences,
     parse_local,
@@ -17,6 +18,7 @@ from controller.usecases.workload_rules import DAY, PRIORITY_MAX, REPLICAS_MAX, 
 
 WORKLOADS_MAX = 50
 EXDATES_MAX = 366
+RDATES_MAX = 366
 DURATION_MAX = 31 * DAY
 AHEAD_MAX = 5 * 366 * DAY
 BEHIND_MAX = 2 * 366 * DAY
@@ -140,11 +142,20 @@ def _check_times(event: TrafficEvent, now: datetime, findings: Findings) -> None
     findings.require(
         len(event.exdates_at) <= EXDATES_MAX, "exdate_times", f"must have at most {EXDATES_MAX} entries"
     )
+    findings.require(
+        len(event.rdates_at) <= RDATES_MAX, "rdate_times", f"must have at most {RDATES_MAX} entries"
+    )
     if not (zone_known and ordered and near) or len(event.exdates_at) > EXDATES_MAX:
         return
-    if event.rrule is None:
+    _check_recurrence(event, now, findings)
+
+
+def _check_recurrence(event: TrafficEvent, now: datetime, findings: Findings) -> None:
+    if not event.recurring:
         findings.require(
-            not event.exdates_at, "exdate_times", "need rrule; a single event is cancelled instead"
+            not event.exdates_at,
+            "exdate_times",
+            "need rrule or rdate_times; a single event is cancelled instead",
         )
         findings.require(
             event.end_at > now,
@@ -155,11 +166,22 @@ def _check_times(event: TrafficEvent, now: datetime, findings: Findings) -> None
     before = len(findings.violations)
     if any(not event.start_at <= exdate <= now + AHEAD_MAX for exdate in event.exdates_at):
         findings.add("exdate_times", "must lie between start_time and 5 years ahead")
-    else:
+    for index, rdate in enumerate(event.rdates_at[:RDATES_MAX]):
+        findings.require(
+            event.start_at < rdate <= now + AHEAD_MAX,
+            f"rdate_times[{index}]",
+            "must lie after start_time and at most 5 years ahead",
+        )
+    findings.require(
+        len(set(event.rdates_at)) == len(event.rdates_at), "rdate_times", "must not name a start twice"
+    )
+    if len(findings.violations) == before and event.rrule is not None:
         check_rrule(event, findings)
+    if len(findings.violations) == before:
+        check_exdates(event, findings)
     if len(findings.violations) == before:
         findings.require(
             bool(occurrences(event, now, now + AHEAD_MAX + DURATION_MAX, 1)),
-            "rrule",
-            "must have an occurrence that ends in the future; extend COUNT or UNTIL",
+            "rrule" if event.rrule is not None else "rdate_times",
+            "must have an occurrence that ends in the future; extend COUNT or UNTIL, or add rdate_times",
         )

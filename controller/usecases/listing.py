@@ -1,20 +1,49 @@
-"""Bounds of every listing, and the translation of a store's refusal of a page token."""
+"""Bounds of every listing, tokens that belong to one query, and the translation of a store's refusal of a token."""
 
-from collections.abc import AsyncGenerator
+import base64
+import hashlib
+import json
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import Any, TypeVar
 
 from controller.core.resources import Page
 from controller.usecases.errors import InvalidError, Violation
 
 PAGE_SIZE_DEFAULT = 50
 PAGE_SIZE_MAX = 1000
+_SCOPE_LENGTH = 12
+_TOKEN_LENGTH_MAX = 2048
+_REMEDY = "is not a token of this listing; send next_page_token of the page before with the same other fields, or leave it empty"
+
+Row = TypeVar("Row")
 
 
-def page_of(size: int, token: str) -> Page:
-    """Return the page asked for: 0 means the default, more than the maximum means the maximum."""
+def page_of(size: int, token: str, scope: str = "") -> Page:
+    """Return the page asked for: 0 means the default, more than the maximum means the maximum.
+
+    ``scope`` says of which query the token must be; raise InvalidError if it is of another.
+    """
     if size < 0:
         raise InvalidError([Violation("page_size", f"must be 0 to {PAGE_SIZE_MAX}; got {size}")])
+    if token and scope:
+        mark, dot, token = token.partition(".")
+        if mark != _mark(scope) or not dot or len(token) > _TOKEN_LENGTH_MAX:
+            raise _no_token()
     return Page(size=min(size or PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX), token=token)
+
+
+def seal(token: str, scope: str) -> str:
+    """Return a store's token as one of this query only; the empty one stays empty."""
+    return f"{_mark(scope)}.{token}" if token else ""
+
+
+def _mark(scope: str) -> str:
+    return hashlib.sha256(scope.encode()).hexdigest()[:_SCOPE_LENGTH]
+
+
+def _no_token() -> InvalidError:
+    return InvalidError([Violation("page_token", _REMEDY)])
 
 
 @asynccontextmanager
@@ -25,5 +54,22 @@ async def listing(page: Page) -> AsyncGenerator[None]:
     except ValueError as error:
         if not page.token:
             raise
-        remedy = "is not a token of this listing; send next_page_token of the page before, or leave it empty"
-        raise InvalidError([Violation("page_token", remedy)]) from error
+        raise _no_token() from error
+
+
+def sorted_page(
+    rows: Sequence[Row], page: Page, key: Callable[[Row], tuple[Any, str]], *, descending: bool
+) -> tuple[Sequence[Row], str]:
+    """Sort rows that are all in memory, and cut one page. ``key``: what to sort by, then what tells rows apart."""
+    ordered = sorted(rows, key=key, reverse=descending)
+    if page.token:
+        try:
+            value, name = json.loads(base64.urlsafe_b64decode(page.token))
+            after = (value, str(name))
+            ordered = [row for row in ordered if (key(row) < after if descending else key(row) > after)]
+        except (ValueError, TypeError) as error:
+            raise _no_token() from error
+    found = ordered[: page.size]
+    if len(ordered) <= page.size:
+        return found, ""
+    return found, base64.urlsafe_b64encode(json.dumps(key(found[-1])).encode()).decode()

@@ -8,6 +8,7 @@ that could take unbounded work to expand. Called by the loop, by previews and at
 
 import calendar
 import functools
+import heapq
 import itertools
 import re
 import zoneinfo
@@ -107,6 +108,10 @@ def check_rrule(event: TrafficEvent, findings: Findings) -> None:
         findings.add("rrule", f"cannot be read: {error}; see RFC 5545")
         return
     findings.require(first == start, "rrule", f"must include the first occurrence, {start:%Y-%m-%dT%H:%M}")
+
+
+def check_exdates(event: TrafficEvent, findings: Findings) -> None:
+    """Record every exception that is no start of an occurrence of an event whose recurrence is already fine."""
     skipped = set(event.exdates_at)
     known = {o for o in _starts(event, event.start_at, max(skipped, default=event.start_at)) if o in skipped}
     for index, exdate in enumerate(event.exdates_at):
@@ -180,11 +185,16 @@ def _rule(event: TrafficEvent) -> rrule:
 
 
 def _starts(event: TrafficEvent, low: datetime, high: datetime) -> Iterator[datetime]:
-    """Starts in ``[low, high]``, UTC, exceptions included."""
-    if not event.rrule:
-        if low <= event.start_at <= high:
-            yield event.start_at
-        return
+    """Starts in ``[low, high]``, UTC, in order, exceptions included, none twice."""
+    own = _rule_starts(event, low, high) if event.rrule else iter([event.start_at])
+    last: datetime | None = None
+    for start_at in heapq.merge(own, sorted(event.rdates_at)):
+        if start_at != last and low <= start_at <= high:
+            yield start_at
+        last = start_at
+
+
+def _rule_starts(event: TrafficEvent, low: datetime, high: datetime) -> Iterator[datetime]:
     zone = ZoneInfo(event.time_zone)
     slack = timedelta(days=1)  # wall clocks of one zone never differ by more from its UTC offset's drift
     for local in _rule(event).xafter(to_local(low, event.time_zone) - slack, inc=True):
@@ -215,7 +225,7 @@ def occurrences(event: TrafficEvent, start_at: datetime, end_at: datetime, limit
 
 def _occurrence(event: TrafficEvent, start_at: datetime) -> Event:
     return Event(
-        id=f"{event.id}@{start_at:%Y%m%dT%H%M%SZ}" if event.rrule else event.id,
+        id=f"{event.id}@{start_at:%Y%m%dT%H%M%SZ}" if event.recurring else event.id,
         start_at=start_at,
         end_at=start_at + (event.end_at - event.start_at),
         expected_peak_qps=event.expected_peak_qps,
