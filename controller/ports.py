@@ -271,6 +271,20 @@ class RecordStore(Protocol):
         """Append to the audit log."""
         ...
 
+    async def entries(
+        self,
+        *,
+        page: Page | None = None,
+        principal: str | None = None,
+        method: str | None = None,
+        resource: str | None = None,
+        outcome: str | None = None,
+        start_at: datetime | None = None,
+        end_at: datetime | None = None,
+    ) -> tuple[Sequence[AuditEntry], str]:
+        """The audit log, newest written first; every filter must match exactly, ``at`` lies in the half-open window."""
+        ...
+
 
 class UnitOfWork(Protocol):
     """One transaction over every store. Leaving without ``commit`` rolls back."""

@@ -14,6 +14,7 @@ from controller.adapters.clock import SystemClock
 from controller.api.limits import ApiLimits
 from controller.api.shapes import read_timestamp
 from controller.ports import Actuator, Clock, ForecastPort, PortError, SignalCache, Store
+from controller.usecases.caller import caller
 from controller.usecases.calls import Call
 from controller.usecases.errors import InvalidError, Violation
 from controller.usecases.names import parse
@@ -23,8 +24,6 @@ from controller.usecases.topics import CHANGES
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-# Nobody is told apart on loopback; authentication will put names here.
-LOCAL_PRINCIPAL = "local"
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
@@ -68,7 +67,7 @@ def call_of(
     return Call(
         method=method,
         resource=resource,
-        principal=LOCAL_PRINCIPAL,
+        principal=caller().principal,
         now=now,
         encode=lambda value: encode(value).SerializeToString(),
         decode=decode,

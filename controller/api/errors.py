@@ -8,6 +8,7 @@ every method of our own services.
 
 import asyncio
 import logging
+import math
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
@@ -46,6 +47,16 @@ class StoppingError(UseCaseError):
     code = "UNAVAILABLE"
 
 
+class RateLimitError(UseCaseError):
+    """More calls, or more at once, than one caller may make."""
+
+    code = "RESOURCE_EXHAUSTED"
+
+    def __init__(self, reason: str, message: str, retry_s: float) -> None:
+        super().__init__(reason, message)
+        self.retry_s = retry_s
+
+
 class DeadlineError(UseCaseError):
     """It took longer than any call may take."""
 
@@ -56,6 +67,10 @@ def status_of(error: Exception) -> status_pb2.Status:
     """Return the status of any exception; log what nobody expected, under a reference."""
     if isinstance(error, InvalidError):
         return _status(error.code, str(error), error.reason, {}, _bad_request(error))
+    if isinstance(error, RateLimitError):
+        again = error_details_pb2.RetryInfo()
+        again.retry_delay.FromMilliseconds(max(1, math.ceil(error.retry_s * 1000)))
+        return _status(error.code, str(error), error.reason, {}, again)
     if isinstance(error, UseCaseError):
         return _status(error.code, str(error), error.reason, error.metadata)
     if isinstance(error, PortError):

@@ -11,7 +11,8 @@ from datetime import datetime
 from typing import Generic, TypeVar
 
 from controller.core.resources import AuditEntry
-from controller.ports import ConflictError, Store, UnitOfWork
+from controller.ports import ConflictError, NotFoundError, Store, UnitOfWork
+from controller.usecases.caller import caller
 from controller.usecases.errors import RequestIdReusedError, UseCaseError
 
 T = TypeVar("T")
@@ -49,7 +50,9 @@ async def perform(store: Store, call: Call[T], action: Callable[[UnitOfWork], Aw
         async with store.unit_of_work() as uow:
             stored = await _recall(uow, call)
             if stored is not None:
+                caller().audited = True  # the first time
                 return call.decode(stored)
+            before = None if call.validate_only else await _version(uow, call.resource)
             result = await action(uow)
             if call.validate_only:
                 return result
@@ -63,9 +66,12 @@ async def perform(store: Store, call: Call[T], action: Callable[[UnitOfWork], Aw
                     resource=call.resource,
                     outcome="OK",
                     request_id=call.request_id,
+                    version_before=before,
+                    version_after=await _version(uow, call.resource),
                 )
             )
             await uow.commit()
+            caller().audited = True
             return result
     except RequestIdReusedError:
         raise
@@ -78,7 +84,21 @@ async def perform(store: Store, call: Call[T], action: Callable[[UnitOfWork], Aw
             stored = await _recall(uow, call)
         if stored is None:
             raise
+        caller().audited = True
         return call.decode(stored)
+
+
+async def _version(uow: UnitOfWork, resource: str) -> int | None:
+    """The etag's number of a workload or an event; None for what has none or is not there."""
+    collection, _, name = resource.partition("/")
+    try:
+        if collection == "events":
+            return (await uow.events.get(name)).revision
+        if collection == "workloads" and "/" not in name:
+            return (await uow.workloads.get(name)).generation
+    except NotFoundError:
+        pass
+    return None
 
 
 async def _recall(uow: UnitOfWork, call: Call[T]) -> bytes | None:

@@ -482,6 +482,32 @@ class _Records:
         tables = await self._at.write()
         tables.audit[max(tables.audit, default=0) + 1] = entry
 
+    async def entries(
+        self,
+        *,
+        page: Page | None = None,
+        principal: str | None = None,
+        method: str | None = None,
+        resource: str | None = None,
+        outcome: str | None = None,
+        start_at: datetime | None = None,
+        end_at: datetime | None = None,
+    ) -> tuple[Sequence[AuditEntry], str]:
+        kept = (await self._at.read()).audit
+        size, key = page_size(page), last_key(page, tuple[int])
+        found = [
+            (number, entry)
+            for number, entry in sorted(kept.items(), reverse=True)
+            if (key is None or number < key[0])
+            and principal in {None, entry.principal}
+            and method in {None, entry.method}
+            and resource in {None, entry.resource}
+            and outcome in {None, entry.outcome}
+            and (start_at is None or entry.at >= start_at)
+            and (end_at is None or entry.at < end_at)
+        ]
+        return cut([entry for _, entry in found], [(number,) for number, _ in found], size)
+
 
 class FakeUnitOfWork:
     """Implements `controller.ports.UnitOfWork`."""

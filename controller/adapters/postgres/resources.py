@@ -238,3 +238,32 @@ class PostgresRecordStore:
                 body=entry,
             )
         )
+
+    async def entries(
+        self,
+        *,
+        page: Page | None = None,
+        principal: str | None = None,
+        method: str | None = None,
+        resource: str | None = None,
+        outcome: str | None = None,
+        start_at: datetime | None = None,
+        end_at: datetime | None = None,
+    ) -> tuple[Sequence[AuditEntry], str]:
+        """The audit log, newest written first."""
+        size, key = page_size(page), last_key(page, tuple[int])
+        column = tables.audit_log.c
+        query = select(column.id, column.body).order_by(column.id.desc()).limit(size + 1)
+        if key is not None:
+            query = query.where(column.id < key[0])
+        for matches, value in ((column.principal, principal), (column.method, method), (column.resource, resource)):
+            if value is not None:
+                query = query.where(matches == value)
+        if outcome is not None:
+            query = query.where(column.body["outcome"].astext == outcome)
+        if start_at is not None:
+            query = query.where(column.at >= start_at)
+        if end_at is not None:
+            query = query.where(column.at < end_at)
+        rows = list(await self._session.execute(query))
+        return cut([decode(AuditEntry, row.body) for row in rows], [(row.id,) for row in rows], size)
