@@ -6,6 +6,7 @@ Refuses: input whose meaning would have to be guessed (`ForecastInputError` name
 Called by: the controller's forecaster adapter, the command line and the benchmarks.
 """
 
+from forecaster.explain import Explanation, explain
 from forecaster.nowcast import nowcast
 from forecaster.service import forecast
 from forecaster.types import Components, Event, Forecast, ForecastInputError, ForecastState
@@ -13,9 +14,11 @@ from forecaster.types import Components, Event, Forecast, ForecastInputError, Fo
 __all__ = [
     "Components",
     "Event",
+    "Explanation",
     "Forecast",
     "ForecastInputError",
     "ForecastState",
+    "explain",
     "forecast",
     "nowcast",
 ]

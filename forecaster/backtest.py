@@ -7,12 +7,22 @@ Called by: the command line and `GetAccuracy`.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 
 import numpy as np
 import pandas as pd
 
+from forecaster.candidates import (
+    CANDIDATES,
+    ENSEMBLE,
+    RECENT,
+    RECENT_DAYS,
+    SEASONAL_NAIVE,
+    forecast_as,
+    season_of,
+    seasonal_naive,
+)
 from forecaster.folds import Fold, rolling
 from forecaster.metrics import bias, coverage, mean_pinball, naive_scale
 from forecaster.series import DAY_S, Grid, to_grid
@@ -120,7 +130,7 @@ def _score(
     first = pd.Timestamp(grid.start_s + fold.train_first * grid.step_s, unit="s", tz="UTC")
     index = pd.date_range(first, periods=len(seen), freq=pd.Timedelta(seconds=grid.step_s))
     origin_at = index[-1].to_pydatetime()
-    season = 7 * grid.day if len(seen) > 8 * grid.day else max(grid.day, 1)
+    season = season_of(len(seen), grid.day)
     scale = naive_scale(seen, season)
     stretches = [("all", fold.horizon)]
     if grid.day > 1:
@@ -132,7 +142,7 @@ def _score(
     except ForecastInputError as error:
         nan = float("nan")
         return [Score(origin_at, name, 0, nan, nan, nan, nan, unknown, str(error)) for name, _ in stretches]
-    naive = _seasonal_naive(seen, fold.horizon, season, levels)
+    naive = seasonal_naive(seen, fold.horizon, season, levels)
     middle = int(np.argmin(np.abs(np.asarray(levels) - 0.5)))
     scores = []
     for name, count in stretches:
@@ -155,12 +165,97 @@ def _score(
     return scores
 
 
-def _seasonal_naive(seen: Floats, horizon: int, season: int, levels: Sequence[float]) -> Floats:
-    """Return `[horizon, Q]`: last season's value, with the quantiles of its own past errors."""
-    past = seen[-season:] if len(seen) >= season else seen
-    typical = float(np.nanmedian(seen))
-    centre = np.where(np.isfinite(past), past, typical)[np.arange(horizon) % len(past)]
-    errors = seen[season:] - seen[:-season] if len(seen) > season else np.zeros(0)
-    errors = errors[np.isfinite(errors)]
-    spread = np.quantile(errors, levels) if len(errors) else np.zeros(len(levels))
-    return np.maximum(centre[:, None] + spread[None, :], 0.0)
+@dataclass(frozen=True, slots=True)
+class ModelScore:
+    """One candidate over all folds of one stretch, weighed by observed steps; NaN where nothing can be said.
+
+    Attributes:
+        model: Candidate.
+        horizon: `short`, `day` or `all`, as in `Score`.
+        step_count: Observed steps that were judged.
+        pinball: Mean pinball loss, units of the history.
+        naive_ratio: The same over the seasonal naive's loss on the same steps.
+        bias: Median's error as a share of demand; positive is too high.
+        coverage: Share of steps at or below each quantile.
+    """
+
+    model: str
+    horizon: str
+    step_count: int
+    pinball: float
+    naive_ratio: float
+    bias: float
+    coverage: tuple[float, ...]
+
+
+def compare(
+    history: pd.Series,
+    horizon_steps: int,
+    fold_count: int = 4,
+    *,
+    quantile_levels: Sequence[float] = QUANTILE_LEVELS,
+    events: Sequence[Event] = (),
+) -> tuple[int, tuple[ModelScore, ...]]:
+    """Judge every candidate on the same folds; return how many folds, and scores by candidate and stretch.
+
+    A recent-only candidate is left out where the history is no longer than what it would see.
+
+    Raises:
+        ForecastInputError: As for `backtest`.
+    """
+    grid = to_grid(history)
+    names = [m for m in CANDIDATES if m != RECENT or len(grid.values) > (RECENT_DAYS + 1) * grid.day]
+    runs = {ENSEMBLE: _ours, RECENT: _recent, SEASONAL_NAIVE: _naive}
+    by_model = {
+        name: backtest(
+            history,
+            horizon_steps,
+            fold_count,
+            quantile_levels=quantile_levels,
+            events=events,
+            forecaster=runs[name],
+        )
+        for name in names
+    }
+    scores: list[ModelScore] = []
+    stretches = list(dict.fromkeys(score.horizon for score in by_model[ENSEMBLE]))
+    for stretch in stretches:
+        base = _sum_up(SEASONAL_NAIVE, stretch, by_model[SEASONAL_NAIVE])
+        for name in names:
+            made = _sum_up(name, stretch, by_model[name])
+            ratio = made.pinball / base.pinball if base.pinball > 0 else float("nan")
+            scores.append(replace(made, naive_ratio=ratio))
+    return sum(score.horizon == stretches[0] for score in by_model[ENSEMBLE]), tuple(scores)
+
+
+def _recent(history: pd.Series, horizon: int, levels: Sequence[float], events: Sequence[Event]) -> Floats:
+    return forecast_as(RECENT, history, horizon, levels, events).values
+
+
+def _naive(history: pd.Series, horizon: int, levels: Sequence[float], events: Sequence[Event]) -> Floats:
+    del events  # the bar knows none
+    grid = to_grid(history)
+    return seasonal_naive(grid.values, horizon, season_of(len(grid.values), grid.day), levels)
+
+
+def _sum_up(model: str, stretch: str, scores: Sequence[Score]) -> ModelScore:
+    mine = [s for s in scores if s.horizon == stretch and s.step_count and not s.reason]
+    weight = np.array([s.step_count for s in mine], dtype=np.float64)
+    if not mine:
+        nan = float("nan")
+        return ModelScore(model, stretch, 0, nan, nan, nan, ())
+
+    def mean(values: Sequence[float]) -> float:
+        column = np.asarray(values, dtype=np.float64)
+        known = np.isfinite(column)
+        return float(column[known] @ weight[known] / weight[known].sum()) if known.any() else float("nan")
+
+    return ModelScore(
+        model=model,
+        horizon=stretch,
+        step_count=int(weight.sum()),
+        pinball=mean([s.pinball for s in mine]),
+        naive_ratio=float("nan"),
+        bias=mean([s.bias for s in mine]),
+        coverage=tuple(mean(column) for column in zip(*(s.coverage for s in mine), strict=True)),
+    )

@@ -78,7 +78,7 @@ def test_a_good_record_is_trusted_and_says_its_numbers() -> None:
     verdict = judge(*record(48, 1.0), LEVELS)
 
     assert Trust.TRUSTED == verdict.trust
-    assert "over 48 steps; 100.0% lay at or below the 99% quantile." in verdict.sentence
+    assert "over 48 steps; 100.0% lay at or below the P99." in verdict.sentence
 
 
 @pytest.mark.parametrize("factor", [0.4, 3.0])
