@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Final, Protocol, Self
 
+from controller.core.engines import Engine, EngineProfile
 from controller.core.leadtime import LeadSample
 from controller.core.resources import (
     AuditEntry,
@@ -24,6 +25,7 @@ from controller.core.resources import (
 )
 from controller.core.types import (
     CapacityPlan,
+    Contract,
     Decision,
     DemandObservation,
     Event,
@@ -126,8 +128,13 @@ class EventStore(Protocol):
         states: Sequence[str] = (),
         category: str | None = None,
         overlaps: tuple[datetime, datetime] | None = None,
+        order_by: str = "start_at",
+        descending: bool = False,
     ) -> tuple[Sequence[TrafficEvent], str]:
-        """Ordered by (start_at, id). Recurring events overlap a window from their first start on."""
+        """Ordered by ``order_by`` ("start_at", "end_at" or "id"), then by id, both in the same direction.
+
+        Recurring events overlap a window from their first start on.
+        """
         ...
 
     async def revisions(self, event_id: str) -> Sequence[TrafficEvent]:
@@ -223,6 +230,14 @@ class StateStore(Protocol):
         """Replace the given states. Call ``UnitOfWork.require_leader`` in the same transaction."""
         ...
 
+    async def keep_contracts(self, contracts: Sequence[tuple[str, Contract]]) -> None:
+        """Keep how contracts stand, by workload, beyond the state of the loop: for reports."""
+        ...
+
+    async def kept_contract(self, workload: str, occurrence_id: str) -> Contract | None:
+        """The last word on an occurrence's prewarm, or None."""
+        ...
+
     async def overrides(self, workload: str | None = None) -> Mapping[str, Sequence[Override]]:
         """Every stored override by workload, expired ones too (the core judges by its ``now``)."""
         ...
@@ -253,6 +268,34 @@ class WarmupStore(Protocol):
 
     async def recent(self, workload: str, limit: int = 50) -> Sequence[LeadSample]:
         """Newest first."""
+        ...
+
+
+class EngineStore(Protocol):
+    """Engines by id, and what they were measured to sustain. The etag of an engine is its generation."""
+
+    async def get(self, engine_id: str) -> Engine:
+        """Raise NotFoundError if there is none."""
+        ...
+
+    async def create(self, engine: Engine) -> Engine:
+        """Raise ConflictError if the id or the digest is taken. Returns it with generation 1."""
+        ...
+
+    async def update(self, engine: Engine, *, expected_generation: int | None) -> Engine:
+        """Replace the record; generation grows by one. Raise ConflictError on another generation."""
+        ...
+
+    async def list(self, page: Page | None = None) -> tuple[Sequence[Engine], str]:
+        """Ordered by id."""
+        ...
+
+    async def put_profile(self, profile: EngineProfile) -> EngineProfile:
+        """Keep the newest measurement of an engine on a GPU type; return what is kept."""
+        ...
+
+    async def profiles(self, engine_ids: Sequence[str] | None = None) -> Sequence[EngineProfile]:
+        """Measured profiles of these engines, or the first 10 000 of all, by engine and GPU type."""
         ...
 
 
@@ -297,6 +340,7 @@ class UnitOfWork(Protocol):
     states: StateStore
     warmups: WarmupStore
     records: RecordStore
+    engines: EngineStore
 
     async def __aenter__(self) -> Self:
         """Begin."""

@@ -7,13 +7,14 @@ fails to apply is recorded as such. Refuses to act without leadership. Called by
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from controller.core.leadtime import DEFAULT_PRIORS, LeadSample, LeadTime, StagePrior, estimate_lead_time
 from controller.core.resources import Outcome, Page, PauseState, TrafficEvent
 from controller.core.tick import on_tick
 from controller.core.types import (
+    Contract,
     Decision,
     Effect,
     Event,
@@ -76,6 +77,18 @@ async def read_workloads(uow: UnitOfWork, limit: int) -> tuple[Workload, ...]:
         found.extend(page)
         if not token or len(found) >= limit:
             return tuple(found[:limit])
+
+
+def changed_contracts(before: FleetState, after: FleetState) -> list[tuple[str, Contract]]:
+    """Contracts that say something new, by workload; when they expect to be met moves with every tick and is nothing."""
+    changed: list[tuple[str, Contract]] = []
+    for name, state in after.workloads.items():
+        earlier = before.workloads.get(name)
+        known = {c.event_id: replace(c, expected_warm_at=None) for c in earlier.contracts} if earlier else {}
+        changed += [
+            (name, c) for c in state.contracts if known.get(c.event_id) != replace(c, expected_warm_at=None)
+        ]
+    return changed
 
 
 class Control:
@@ -142,6 +155,7 @@ class Control:
                 if isinstance(effect, StorePlan):
                     await uow.decisions.save_plan(effect.plan)
             await uow.states.save({w.name: state.workloads[w.name] for w in world.workloads})
+            await uow.states.keep_contracts(changed_contracts(world.state, state))
             await uow.commit()
         self.decisions = {**self.decisions, **{d.workload: d for d in decided}}
         await self._apply(world, effects, token, leads)

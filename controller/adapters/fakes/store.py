@@ -16,6 +16,7 @@ from typing import Any, Self, TypeVar
 from controller.adapters.fakes.leases import FakeLeaseStore
 from controller.adapters.pages import Key, cut, last_key, page_size
 from controller.adapters.samples import MINUTE, mean_qps, samples_in, sound_blocks, sound_samples, step_grid
+from controller.core.engines import Engine, EngineProfile
 from controller.core.leadtime import LeadSample
 from controller.core.resources import (
     AuditEntry,
@@ -27,11 +28,20 @@ from controller.core.resources import (
     TrafficEvent,
     TrafficSample,
 )
-from controller.core.types import CapacityPlan, Decision, ForecastBand, Override, Workload, WorkloadState
+from controller.core.types import (
+    CapacityPlan,
+    Contract,
+    Decision,
+    ForecastBand,
+    Override,
+    Workload,
+    WorkloadState,
+)
 from controller.ports import (
     LEADER_LEASE,
     ConflictError,
     DecisionStore,
+    EngineStore,
     EventStore,
     ForecastStore,
     NotFoundError,
@@ -74,6 +84,11 @@ class FakeTables:
         default_factory=dict[str, tuple[datetime, str, bytes]]
     )
     audit: dict[int, AuditEntry] = field(default_factory=dict[int, AuditEntry])
+    contracts: dict[tuple[str, str], Contract] = field(default_factory=dict[tuple[str, str], Contract])
+    engines: dict[str, Engine] = field(default_factory=dict[str, Engine])
+    engine_profiles: dict[tuple[str, str], EngineProfile] = field(
+        default_factory=dict[tuple[str, str], EngineProfile]
+    )
 
 
 class _Transaction:
@@ -148,6 +163,7 @@ class FakeStore:
                 tables.plans,
                 lambda plan: plan.created_at < now - retention.decisions and _is_superseded(tables, plan),
             )
+            + _drop(tables.contracts, lambda contract: contract.end_at < now - retention.decisions)
             + _drop(tables.overrides, lambda override: override.expires_at < now - retention.decisions)
             + _drop(
                 tables.forecasts,
@@ -277,6 +293,8 @@ class _Events:
         states: Sequence[str] = (),
         category: str | None = None,
         overlaps: tuple[datetime, datetime] | None = None,
+        order_by: str = "start_at",
+        descending: bool = False,
     ) -> tuple[Sequence[TrafficEvent], str]:
         tables = await self._at.read()
         found = [
@@ -287,7 +305,14 @@ class _Events:
             and (category is None or event.category == category)
             and (overlaps is None or _overlaps(event, overlaps))
         ]
-        return _page(found, lambda event: (event.start_at, event.id), page, tuple[datetime, str])
+        kind = tuple[str, str] if order_by == "id" else tuple[datetime, str]
+        return _page(
+            found,
+            lambda event: (getattr(event, order_by), event.id),
+            page,
+            kind,
+            newest_first=descending,
+        )
 
     async def revisions(self, event_id: str) -> Sequence[TrafficEvent]:
         return (await self._at.read()).events.get(event_id, ())
@@ -295,7 +320,7 @@ class _Events:
 
 def _overlaps(event: TrafficEvent, window: tuple[datetime, datetime]) -> bool:
     start_at, end_at = window
-    return event.start_at < end_at and (event.rrule is not None or event.end_at > start_at)
+    return event.start_at < end_at and (event.recurring or event.end_at > start_at)
 
 
 class _Traffic:
@@ -426,6 +451,13 @@ class _States:
     async def save(self, states: Mapping[str, WorkloadState]) -> None:
         (await self._at.write()).states.update(states)
 
+    async def keep_contracts(self, contracts: Sequence[tuple[str, Contract]]) -> None:
+        tables = await self._at.write()
+        tables.contracts.update({(workload, c.event_id): c for workload, c in contracts})
+
+    async def kept_contract(self, workload: str, occurrence_id: str) -> Contract | None:
+        return (await self._at.read()).contracts.get((workload, occurrence_id))
+
     async def overrides(self, workload: str | None = None) -> Mapping[str, Sequence[Override]]:
         tables = await self._at.read()
         found: dict[str, list[Override]] = {}
@@ -462,6 +494,51 @@ class _Warmups:
         found = [measured for (name, _), measured in tables.warmups.items() if name == workload]
         found.sort(key=lambda measured: measured[0], reverse=True)
         return [sample for _, sample in found[:limit]]
+
+
+class _Engines:
+    def __init__(self, transaction: _Transaction) -> None:
+        self._at = transaction
+
+    async def get(self, engine_id: str) -> Engine:
+        found = (await self._at.read()).engines.get(engine_id)
+        if found is None:
+            raise NotFoundError(f"engine {engine_id!r} does not exist")
+        return found
+
+    async def create(self, engine: Engine) -> Engine:
+        tables = await self._at.write()
+        if engine.id in tables.engines or any(e.digest == engine.digest for e in tables.engines.values()):
+            raise ConflictError(f"engine {engine.id!r}, or one of its digest, exists already")
+        tables.engines[engine.id] = replace(engine, generation=1)
+        return tables.engines[engine.id]
+
+    async def update(self, engine: Engine, *, expected_generation: int | None) -> Engine:
+        tables = await self._at.write()
+        found = await self.get(engine.id)
+        if expected_generation not in {None, found.generation}:
+            raise ConflictError(
+                f"engine {engine.id!r} is at generation {found.generation}, not {expected_generation}; read it again"
+            )
+        tables.engines[engine.id] = replace(engine, generation=found.generation + 1)
+        return tables.engines[engine.id]
+
+    async def list(self, page: Page | None = None) -> tuple[Sequence[Engine], str]:
+        tables = await self._at.read()
+        return _page(tables.engines.values(), lambda engine: (engine.id,), page, tuple[str])
+
+    async def put_profile(self, profile: EngineProfile) -> EngineProfile:
+        tables = await self._at.write()
+        key = (profile.engine, profile.capacity.gpu_type)
+        kept = tables.engine_profiles.get(key)
+        if kept is None or kept.measured_at <= profile.measured_at:
+            tables.engine_profiles[key] = profile
+        return tables.engine_profiles[key]
+
+    async def profiles(self, engine_ids: Sequence[str] | None = None) -> Sequence[EngineProfile]:
+        tables = await self._at.read()
+        found = sorted(tables.engine_profiles.items())
+        return [profile for (engine, _), profile in found if engine_ids is None or engine in engine_ids]
 
 
 class _Records:
@@ -520,6 +597,7 @@ class FakeUnitOfWork:
     states: StateStore
     warmups: WarmupStore
     records: RecordStore
+    engines: EngineStore
 
     def __init__(self, store: FakeStore) -> None:
         self._store = store
@@ -532,6 +610,7 @@ class FakeUnitOfWork:
         self.states = _States(transaction)
         self.warmups = _Warmups(transaction)
         self.records = _Records(transaction)
+        self.engines = _Engines(transaction)
 
     async def __aenter__(self) -> Self:
         """Begin."""

@@ -19,7 +19,7 @@ from controller.adapters.postgres.database import Session
 from controller.adapters.postgres.partitions import DECISIONS, Partitions
 from controller.core.leadtime import LeadSample
 from controller.core.resources import ForecastRun, Outcome, Page, PauseState
-from controller.core.types import CapacityPlan, Decision, ForecastBand, Override, WorkloadState
+from controller.core.types import CapacityPlan, Contract, Decision, ForecastBand, Override, WorkloadState
 from controller.ports import NotFoundError
 
 
@@ -214,6 +214,35 @@ class PostgresStateStore:
             ),
             [{"workload": workload, "body": states[workload]} for workload in sorted(states)],
         )
+
+    async def keep_contracts(self, contracts: Sequence[tuple[str, Contract]]) -> None:
+        """Keep how contracts stand; later words on the same occurrence replace earlier ones."""
+        if not contracts:
+            return
+        statement = insert(tables.contracts)
+        await self._session.execute(
+            statement.on_conflict_do_update(
+                index_elements=["workload", "occurrence_id"],
+                set_={
+                    "end_at": statement.excluded.end_at,
+                    "body": statement.excluded.body,
+                    "written_at": func.clock_timestamp(),
+                },
+            ),
+            [
+                {"workload": workload, "occurrence_id": c.event_id, "end_at": c.end_at, "body": c}
+                for workload, c in sorted(contracts, key=lambda kept: (kept[0], kept[1].event_id))
+            ],
+        )
+
+    async def kept_contract(self, workload: str, occurrence_id: str) -> Contract | None:
+        """The last word on an occurrence's prewarm, or None."""
+        column = tables.contracts.c
+        rows = await self._session.execute(
+            select(column.body).where(column.workload == workload, column.occurrence_id == occurrence_id)
+        )
+        body = rows.scalar_one_or_none()
+        return None if body is None else decode(Contract, body)
 
     async def overrides(self, workload: str | None = None) -> Mapping[str, Sequence[Override]]:
         """Every stored override by workload, oldest end first."""

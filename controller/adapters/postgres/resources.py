@@ -158,13 +158,18 @@ class PostgresEventStore:
         states: Sequence[str] = (),
         category: str | None = None,
         overlaps: tuple[datetime, datetime] | None = None,
+        order_by: str = "start_at",
+        descending: bool = False,
     ) -> tuple[Sequence[TrafficEvent], str]:
-        """Ordered by (start_at, id)."""
-        size, key = page_size(page), last_key(page, tuple[datetime, str])
+        """Ordered by (order_by, id)."""
+        size = page_size(page)
+        key = last_key(page, tuple[str, str] if order_by == "id" else tuple[datetime, str])
         column = self._table.c
-        query = select(column.body).order_by(column.start_at, column.id).limit(size + 1)
+        rank = tuple_(column[order_by], column.id)
+        order = [c.desc() if descending else c.asc() for c in (column[order_by], column.id)]
+        query = select(column.body).order_by(*order).limit(size + 1)
         if key is not None:
-            query = query.where(tuple_(column.start_at, column.id) > tuple_(*key))
+            query = query.where(rank < tuple_(*key) if descending else rank > tuple_(*key))
         if workload is not None:
             query = query.where(column.workloads.contains([workload]))
         if states:
@@ -176,7 +181,7 @@ class PostgresEventStore:
             query = query.where(column.start_at < end_at, or_(column.recurring, column.end_at > start_at))
         rows = await self._session.execute(query)
         found = [decode(TrafficEvent, body) for body in rows.scalars()]
-        return cut(found, [(event.start_at, event.id) for event in found], size)
+        return cut(found, [(getattr(event, order_by), event.id) for event in found], size)
 
     async def revisions(self, event_id: str) -> Sequence[TrafficEvent]:
         """Oldest first."""
@@ -193,7 +198,7 @@ def _event_columns(event: TrafficEvent) -> dict[str, object]:
         "revision": event.revision,
         "start_at": event.start_at,
         "end_at": event.end_at,
-        "recurring": event.rrule is not None,
+        "recurring": event.recurring,
         "state": event.state.value,
         "category": event.category,
         "workloads": list(event.workloads),

@@ -12,6 +12,7 @@ from typing import Self
 from sqlalchemy import text
 
 from controller.adapters.postgres.database import Limits, Session, make_engine, port_errors
+from controller.adapters.postgres.engines import PostgresEngineStore
 from controller.adapters.postgres.ledger import (
     PostgresDecisionStore,
     PostgresForecastStore,
@@ -29,6 +30,7 @@ from controller.adapters.postgres.traffic import PostgresTrafficStore
 from controller.ports import (
     LEADER_LEASE,
     DecisionStore,
+    EngineStore,
     EventStore,
     ForecastStore,
     RecordStore,
@@ -85,6 +87,7 @@ class PostgresStore:
             (_OLD_OUTCOMES, now - retention.decisions),
             (_OLD_PLANS, now - retention.decisions),
             (_OLD_OVERRIDES, now - retention.decisions),
+            (_OLD_CONTRACTS, now - retention.decisions),
             (_OLD_WARMUPS, now - retention.decisions),
             (_OLD_FORECASTS, now - retention.forecasts),
             (_OLD_KEYS, now - retention.idempotency),
@@ -125,6 +128,7 @@ class PostgresUnitOfWork:
     states: StateStore
     warmups: WarmupStore
     records: RecordStore
+    engines: EngineStore
 
     def __init__(self, open_session: Callable[[], Awaitable[Session]], partitions: Partitions) -> None:
         self._open = open_session
@@ -141,6 +145,7 @@ class PostgresUnitOfWork:
         self.states = PostgresStateStore(session)
         self.warmups = PostgresWarmupStore(session)
         self.records = PostgresRecordStore(session)
+        self.engines = PostgresEngineStore(session)
         return self
 
     async def __aexit__(
@@ -176,6 +181,7 @@ def _old(table: str, key: str, condition: str) -> str:
 
 _OLD_OUTCOMES = _old("outcomes", "decision_id", "at < :before")
 _OLD_OVERRIDES = _old("overrides", "workload, id", "expires_at < :before")
+_OLD_CONTRACTS = _old("contracts", "workload, occurrence_id", "end_at < :before")
 _OLD_KEYS = _old("idempotency_keys", "key", "created_at < :before")
 _OLD_AUDIT = _old("audit_log", "id", "at < :before")
 # The newest plan and forecast of a workload stay, however old: they are what is in force.

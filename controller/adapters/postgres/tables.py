@@ -153,6 +153,17 @@ outcomes = Table("outcomes", metadata, _key("decision_id"), _at(), _body(), Inde
 
 workload_states = Table("workload_states", metadata, _key("workload"), _body(), _written_at())
 
+contracts = Table(
+    "contracts",
+    metadata,
+    _key("workload"),
+    _key("occurrence_id"),
+    _at("end_at"),
+    _body(),
+    _written_at(),
+    Index(None, "end_at"),
+)
+
 overrides = Table(
     "overrides", metadata, _key("workload"), _key("id"), _at("expires_at"), _body(), _written_at()
 )
@@ -175,7 +186,16 @@ warmups = Table(
     Index(None, "workload", "at"),
 )
 
-engines = Table("engines", metadata, _key("digest"), _text("name"), _body(), _written_at())
+engines = Table(
+    "engines",
+    metadata,
+    _key("digest"),
+    _text("name"),
+    _body(),
+    _written_at(),
+    Column("generation", BigInteger, nullable=False, server_default="1"),
+    UniqueConstraint("name"),
+)
 
 capacity_profiles = Table(
     "capacity_profiles", metadata, _key("engine"), _key("gpu_type"), _at("measured_at"), _body()

@@ -1,0 +1,122 @@
+"""Records of engines and of what they were measured to sustain. Pure values; the artifacts are elsewhere.
+
+The API's mappers fill them, the stores keep them, the use cases hold the life BUILT -> VALIDATED -> ACTIVE ->
+RETIRED together.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from controller.core.types import CapacityProfile, Precision, Slo
+
+
+class EngineKind(StrEnum):
+    """What built an engine and what can load it."""
+
+    TENSORRT = "TENSORRT"
+    TENSORRT_RTX = "TENSORRT_RTX"
+    ONNX_RUNTIME = "ONNX_RUNTIME"
+
+
+class EngineState(StrEnum):
+    """Life of an engine. Changed by custom methods only."""
+
+    BUILT = "BUILT"  # not validated, or the newest validation failed
+    VALIDATED = "VALIDATED"
+    ACTIVE = "ACTIVE"  # the one to serve, of its model and compute capability
+    RETIRED = "RETIRED"
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizationProfile:
+    """Range of shapes of one input, as in TensorRT."""
+
+    input: str
+    min: tuple[int, ...]
+    opt: tuple[int, ...]
+    max: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineMeasure:
+    """One measure of a validation and its budget; None is no bound."""
+
+    measure: str
+    value: float
+    min: float | None = None
+    max: float | None = None
+
+    @property
+    def kept(self) -> bool:
+        """Whether the value is within the budget."""
+        return (self.min is None or self.value >= self.min) and (self.max is None or self.value <= self.max)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineValidation:
+    """What a validation found."""
+
+    measures: tuple[EngineMeasure, ...]
+    report_uri: str = ""
+    passed: bool = False
+    validated_at: datetime | None = None
+    validated_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One engine: a model built ahead of time for one kind of hardware. ``id`` is the last part of its name."""
+
+    id: str
+    model_name: str
+    digest: str
+    model_digest: str
+    kind: EngineKind
+    precision: Precision
+    runtime_version: str
+    model_version: str = "1"
+    cuda_version: str = ""
+    compute_capability: str = ""
+    version_compatible: bool = False
+    hardware_compatible: bool = False
+    uri: str = ""
+    size_bytes: int = 0
+    build_options: tuple[tuple[str, str], ...] = ()
+    optimization_profiles: tuple[OptimizationProfile, ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
+    state: EngineState = EngineState.BUILT
+    validation: EngineValidation | None = None
+    created_by: str = ""
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+    promoted_by: str = ""
+    promoted_at: datetime | None = None
+    retired_reason: str = ""
+    generation: int = 1
+
+    @property
+    def slot(self) -> tuple[str, str]:
+        """One engine of a slot is active at a time: the model, and the hardware it serves on."""
+        return self.model_name, self.compute_capability
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityPoint:
+    """One load that was tried while measuring."""
+
+    offered_qps: float
+    latency_ms_p99: float
+    within_slo: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EngineProfile:
+    """What one warm replica with an engine sustains within the SLO, measured on one GPU type."""
+
+    engine: str  # the engine's id
+    capacity: CapacityProfile
+    slo: Slo
+    measured_at: datetime
+    tool: str = ""
+    points: tuple[CapacityPoint, ...] = ()
