@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Final, Protocol, Self
 
+from controller.accuracy import HourScore, Parts, Standing
 from controller.core.engines import Engine, EngineProfile
 from controller.core.leadtime import LeadSample
 from controller.core.resources import (
@@ -182,6 +183,42 @@ class ForecastStore(Protocol):
         """The run that was the newest at ``at`` (by created_at)."""
         ...
 
+    async def newest(self, workloads: Sequence[str]) -> Mapping[str, str]:
+        """Id of the newest run by origin, for workloads that have any; far cheaper than reading it."""
+        ...
+
+
+class AccuracyStore(Protocol):
+    """What forecasts are made of, how good they were, and which model makes them."""
+
+    async def put_parts(self, parts: Parts) -> None:
+        """Store what a forecast is made of; the same forecast again is a no-op."""
+        ...
+
+    async def parts(self, forecast_id: str) -> Parts | None:
+        """What a forecast is made of; None when that is not kept (any more). Parts are of single precision."""
+        ...
+
+    async def put_scores(self, workload: str, hours: Sequence[HourScore]) -> None:
+        """Store scored hours; the same hour again replaces the first."""
+        ...
+
+    async def scores(self, workload: str, start_at: datetime, end_at: datetime) -> Sequence[HourScore]:
+        """Scored hours that began in the half-open window, oldest first."""
+        ...
+
+    async def scored_until(self, workload: str) -> datetime | None:
+        """Start of the last scored hour, or None."""
+        ...
+
+    async def put_standing(self, standing: Standing) -> None:
+        """Replace a workload's standing."""
+        ...
+
+    async def standing(self, workload: str) -> Standing | None:
+        """A workload's standing, or None before the first."""
+        ...
+
 
 class DecisionStore(Protocol):
     """The ledger: decisions and their outcomes, plans, alarms."""
@@ -205,9 +242,10 @@ class DecisionStore(Protocol):
         start_at: datetime | None = None,
         end_at: datetime | None = None,
         changes_only: bool = False,
+        oldest_first: bool = False,
         page: Page | None = None,
     ) -> tuple[Sequence[tuple[Decision, Outcome | None]], str]:
-        """Newest first."""
+        """Newest first unless asked otherwise; a token belongs to one order. The window is half open."""
         ...
 
     async def save_plan(self, plan: CapacityPlan) -> None:
@@ -336,6 +374,7 @@ class UnitOfWork(Protocol):
     events: EventStore
     traffic: TrafficStore
     forecasts: ForecastStore
+    accuracy: AccuracyStore
     decisions: DecisionStore
     states: StateStore
     warmups: WarmupStore
@@ -370,6 +409,8 @@ class Retention:
         days=90
     )  # with outcomes, superseded plans, old starts, expired overrides
     forecasts: timedelta = timedelta(days=30)
+    parts: timedelta = timedelta(days=2)
+    scores: timedelta = timedelta(days=15)
     audit: timedelta = timedelta(days=365)
     idempotency: timedelta = timedelta(days=2)
 

@@ -43,10 +43,9 @@ def forecast_as(
     """
     if model not in CANDIDATES:
         raise ForecastInputError("model", f"is {model!r}; choose from {', '.join(CANDIDATES)}.")
-    if model == RECENT and isinstance(history, pd.Series) and isinstance(history.index, pd.DatetimeIndex):
-        newest = history.index.max()
-        if newest is not pd.NaT:
-            history = history[history.index > newest - pd.Timedelta(days=RECENT_DAYS)]
+    index = getattr(history, "index", None)
+    if model == RECENT and isinstance(index, pd.DatetimeIndex) and len(index):
+        history = history[index > index[-1] - pd.Timedelta(days=RECENT_DAYS)]
     result = forecast(history, horizon_steps, quantile_levels, events, step=step, now=now)
     if model != SEASONAL_NAIVE:
         return result

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from controller.accuracy import HourScore, Parts, Standing
 from controller.adapters.fakes.leases import FakeLeaseStore
 from controller.adapters.pages import Key, cut, last_key, page_size
 from controller.adapters.samples import MINUTE, mean_qps, samples_in, sound_blocks, sound_samples, step_grid
@@ -39,6 +40,7 @@ from controller.core.types import (
 )
 from controller.ports import (
     LEADER_LEASE,
+    AccuracyStore,
     ConflictError,
     DecisionStore,
     EngineStore,
@@ -71,6 +73,11 @@ class FakeTables:
     forecasts: dict[str, tuple[ForecastRun, ForecastBand]] = field(
         default_factory=dict[str, tuple[ForecastRun, ForecastBand]]
     )
+    parts: dict[str, Parts] = field(default_factory=dict[str, Parts])
+    scores: dict[tuple[str, datetime], HourScore] = field(
+        default_factory=dict[tuple[str, datetime], HourScore]
+    )
+    standings: dict[str, Standing] = field(default_factory=dict[str, Standing])
     decisions: dict[str, Decision] = field(default_factory=dict[str, Decision])
     outcomes: dict[str, Outcome] = field(default_factory=dict[str, Outcome])
     plans: dict[tuple[str, int], CapacityPlan] = field(default_factory=dict[tuple[str, int], CapacityPlan])
@@ -169,6 +176,8 @@ class FakeStore:
                 tables.forecasts,
                 lambda pair: pair[0].created_at < now - retention.forecasts and pair[0].id not in newest,
             )
+            + _drop(tables.parts, lambda parts: parts.created_at < now - retention.parts)
+            + _drop(tables.scores, lambda hour: hour.start_at < now - retention.scores)
             + _drop(tables.keys, lambda kept: kept[0] < now - retention.idempotency)
             + _drop(tables.audit, lambda entry: entry.at < now - retention.audit)
         )
@@ -369,6 +378,10 @@ class _Forecasts:
     async def as_of(self, workload: str, at: datetime) -> tuple[ForecastRun, ForecastBand] | None:
         return await self._newest(workload, lambda run: run.created_at, created_until=at)
 
+    async def newest(self, workloads: Sequence[str]) -> Mapping[str, str]:
+        found = {name: await self.latest(name) for name in workloads}
+        return {name: pair[0].id for name, pair in found.items() if pair is not None}
+
     async def _newest(
         self, workload: str, order: Callable[[ForecastRun], Any], *, created_until: datetime | None = None
     ) -> tuple[ForecastRun, ForecastBand] | None:
@@ -379,6 +392,34 @@ class _Forecasts:
             if pair[0].workload == workload and (created_until is None or pair[0].created_at <= created_until)
         ]
         return max(found, key=lambda pair: order(pair[0]), default=None)
+
+
+class _Accuracy:
+    def __init__(self, transaction: _Transaction) -> None:
+        self._at = transaction
+
+    async def put_parts(self, parts: Parts) -> None:
+        (await self._at.write()).parts.setdefault(parts.forecast_id, parts)
+
+    async def parts(self, forecast_id: str) -> Parts | None:
+        return (await self._at.read()).parts.get(forecast_id)
+
+    async def put_scores(self, workload: str, hours: Sequence[HourScore]) -> None:
+        (await self._at.write()).scores.update({(workload, hour.start_at): hour for hour in hours})
+
+    async def scores(self, workload: str, start_at: datetime, end_at: datetime) -> Sequence[HourScore]:
+        rows = (await self._at.read()).scores.items()
+        return [hour for (name, at), hour in sorted(rows) if name == workload and start_at <= at < end_at]
+
+    async def scored_until(self, workload: str) -> datetime | None:
+        rows = (await self._at.read()).scores
+        return max((at for name, at in rows if name == workload), default=None)
+
+    async def put_standing(self, standing: Standing) -> None:
+        (await self._at.write()).standings[standing.workload] = standing
+
+    async def standing(self, workload: str) -> Standing | None:
+        return (await self._at.read()).standings.get(workload)
 
 
 class _Decisions:
@@ -409,6 +450,7 @@ class _Decisions:
         start_at: datetime | None = None,
         end_at: datetime | None = None,
         changes_only: bool = False,
+        oldest_first: bool = False,
         page: Page | None = None,
     ) -> tuple[Sequence[tuple[Decision, Outcome | None]], str]:
         tables = await self._at.read()
@@ -421,7 +463,11 @@ class _Decisions:
             and (not changes_only or decision.changes)
         ]
         listed, token = _page(
-            found, lambda decision: (decision.at, decision.id), page, tuple[datetime, str], newest_first=True
+            found,
+            lambda decision: (decision.at, decision.id),
+            page,
+            tuple[datetime, str],
+            newest_first=not oldest_first,
         )
         return [(decision, tables.outcomes.get(decision.id)) for decision in listed], token
 
@@ -593,6 +639,7 @@ class FakeUnitOfWork:
     events: EventStore
     traffic: TrafficStore
     forecasts: ForecastStore
+    accuracy: AccuracyStore
     decisions: DecisionStore
     states: StateStore
     warmups: WarmupStore
@@ -606,6 +653,7 @@ class FakeUnitOfWork:
         self.events = _Events(transaction)
         self.traffic = _Traffic(transaction)
         self.forecasts = _Forecasts(transaction)
+        self.accuracy = _Accuracy(transaction)
         self.decisions = _Decisions(transaction)
         self.states = _States(transaction)
         self.warmups = _Warmups(transaction)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, UnaryExpression, delete, func, select, tuple_
+from sqlalchemy import ColumnElement, Row, UnaryExpression, delete, func, select, text, tuple_
 from sqlalchemy.dialects.postgresql import insert
 
 from controller.adapters.codec import decode
@@ -21,6 +21,13 @@ from controller.core.leadtime import LeadSample
 from controller.core.resources import ForecastRun, Outcome, Page, PauseState
 from controller.core.types import CapacityPlan, Contract, Decision, ForecastBand, Override, WorkloadState
 from controller.ports import NotFoundError
+
+# One look into the index per workload, however many runs each has.
+_NEWEST = text("""
+    SELECT name AS workload, run.id FROM unnest(CAST(:workloads AS text[])) AS name CROSS JOIN LATERAL (
+        SELECT id FROM forecasts WHERE workload = name ORDER BY origin_at DESC, created_at DESC, id LIMIT 1
+    ) AS run
+""")
 
 
 class PostgresForecastStore:
@@ -59,6 +66,11 @@ class PostgresForecastStore:
         return await self._first(
             workload, self._column.created_at.desc(), where=(self._column.created_at <= at,)
         )
+
+    async def newest(self, workloads: Sequence[str]) -> Mapping[str, str]:
+        """Id of the newest run by origin, for workloads that have any."""
+        rows = await self._session.execute(_NEWEST, {"workloads": list(workloads)})
+        return {row.workload: row.id for row in rows}
 
     async def _first(
         self, workload: str, *order: UnaryExpression[Any], where: tuple[ColumnElement[bool], ...] = ()
@@ -134,14 +146,19 @@ class PostgresDecisionStore:
         start_at: datetime | None = None,
         end_at: datetime | None = None,
         changes_only: bool = False,
+        oldest_first: bool = False,
         page: Page | None = None,
     ) -> tuple[Sequence[tuple[Decision, Outcome | None]], str]:
-        """Newest first; the window is half open."""
+        """Newest first unless asked otherwise; the window is half open."""
         size, key = page_size(page), last_key(page, tuple[datetime, str])
         column = tables.decisions.c
-        query = _DECISIONS.order_by(column.at.desc(), column.id.desc()).limit(size + 1)
+        place = tuple_(column.at, column.id)
+        if oldest_first:
+            query = _DECISIONS.order_by(column.at, column.id).limit(size + 1)
+        else:
+            query = _DECISIONS.order_by(column.at.desc(), column.id.desc()).limit(size + 1)
         if key is not None:
-            query = query.where(tuple_(column.at, column.id) < tuple_(*key))
+            query = query.where(place > tuple_(*key) if oldest_first else place < tuple_(*key))
         if workload is not None:
             query = query.where(column.workload == workload)
         if start_at is not None:

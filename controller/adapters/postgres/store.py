@@ -11,6 +11,7 @@ from typing import Self
 
 from sqlalchemy import text
 
+from controller.adapters.postgres.accuracy import PostgresAccuracyStore
 from controller.adapters.postgres.database import Limits, Session, make_engine, port_errors
 from controller.adapters.postgres.engines import PostgresEngineStore
 from controller.adapters.postgres.ledger import (
@@ -29,6 +30,7 @@ from controller.adapters.postgres.resources import (
 from controller.adapters.postgres.traffic import PostgresTrafficStore
 from controller.ports import (
     LEADER_LEASE,
+    AccuracyStore,
     DecisionStore,
     EngineStore,
     EventStore,
@@ -90,6 +92,9 @@ class PostgresStore:
             (_OLD_CONTRACTS, now - retention.decisions),
             (_OLD_WARMUPS, now - retention.decisions),
             (_OLD_FORECASTS, now - retention.forecasts),
+            (_OLD_PARTS, now - retention.parts),
+            (_OLD_SCORES, now - retention.scores),
+            (_OLD_STANDINGS, now - retention.forecasts),
             (_OLD_KEYS, now - retention.idempotency),
             (_OLD_AUDIT, now - retention.audit),
         ):
@@ -124,6 +129,7 @@ class PostgresUnitOfWork:
     events: EventStore
     traffic: TrafficStore
     forecasts: ForecastStore
+    accuracy: AccuracyStore
     decisions: DecisionStore
     states: StateStore
     warmups: WarmupStore
@@ -141,6 +147,7 @@ class PostgresUnitOfWork:
         self.events = PostgresEventStore(session)
         self.traffic = PostgresTrafficStore(session, self._partitions)
         self.forecasts = PostgresForecastStore(session)
+        self.accuracy = PostgresAccuracyStore(session)
         self.decisions = self._ledger = PostgresDecisionStore(session, self._partitions)
         self.states = PostgresStateStore(session)
         self.warmups = PostgresWarmupStore(session)
@@ -196,6 +203,10 @@ _OLD_FORECASTS = _old(
     "id",
     "created_at < :before AND origin_at < (SELECT max(origin_at) FROM forecasts WHERE workload = old.workload)",
 )
+_OLD_PARTS = _old("forecast_parts", "forecast_id", "created_at < :before")
+_OLD_SCORES = _old("forecast_scores", "workload, start_at", "start_at < :before")
+# Rewritten at every scored hour while the workload is forecast.
+_OLD_STANDINGS = _old("forecast_standings", "workload", "written_at < :before")
 # Lead times are estimated from the newest starts, which may be old where replicas start rarely.
 _OLD_WARMUPS = _old(
     "warmups",

@@ -5,6 +5,7 @@ is searched, sorted, or locked by.
 """
 
 from sqlalchemy import (
+    REAL,
     BigInteger,
     Boolean,
     CheckConstraint,
@@ -122,6 +123,28 @@ forecasts = Table(
     Index(None, "workload", "origin_at", "created_at"),
     Index(None, "workload", "created_at"),
 )
+
+forecast_parts = Table(
+    "forecast_parts",
+    metadata,
+    _key("forecast_id"),
+    _at("created_at"),
+    _body(),
+    # Rows: trend, event, correction; single precision, for they are for people.
+    Column("parts", ARRAY(REAL, dimensions=2), nullable=False),
+    Index(None, "created_at"),
+)
+
+forecast_scores = Table(
+    "forecast_scores",
+    metadata,
+    _key("workload"),
+    _at("start_at", primary_key=True),
+    _body(),
+    Index(None, "start_at"),
+)
+
+forecast_standings = Table("forecast_standings", metadata, _key("workload"), _body(), _written_at())
 
 capacity_plans = Table(
     "capacity_plans",

@@ -275,7 +275,7 @@ Global___HistoryPoint: _TypeAlias = HistoryPoint  # noqa: Y015
 class ForecastExplanation(_message.Message):
     """What a forecast's median is made of. At every step
     baseline + trend + season + event + correction = median, exactly, in any order of adding: all of them are
-    whole multiples of 2^-20 requests per second.
+    whole multiples of one power of two.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

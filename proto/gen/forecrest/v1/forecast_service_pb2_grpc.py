@@ -105,7 +105,7 @@ class ForecastServiceServicer:
     def ExplainForecast(self, request, context):
         """Say what the newest forecast, or the one that was newest at a past time, is made of. NOT_FOUND
         (FORECAST_NOT_FOUND) if none was made yet, (EXPLANATION_NOT_FOUND) if it is older than explanations are kept
-        (seven days) or holds no numbers.
+        (two days) or holds no numbers.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -49,7 +49,7 @@ class ForecastServiceStub:
     ExplainForecast: _grpc.UnaryUnaryMultiCallable[_forecast_service_pb2.ExplainForecastRequest, _forecast_pb2.ForecastExplanation]
     """Say what the newest forecast, or the one that was newest at a past time, is made of. NOT_FOUND
     (FORECAST_NOT_FOUND) if none was made yet, (EXPLANATION_NOT_FOUND) if it is older than explanations are kept
-    (seven days) or holds no numbers.
+    (two days) or holds no numbers.
     """
     GetAccuracy: _grpc.UnaryUnaryMultiCallable[_forecast_service_pb2.GetAccuracyRequest, _forecast_pb2.Accuracy]
     """Read how good a workload's forecasts are: live scores, the latest backtest, and which model is in charge."""
@@ -74,7 +74,7 @@ class ForecastServiceAsyncStub(ForecastServiceStub):
     ExplainForecast: _aio.UnaryUnaryMultiCallable[_forecast_service_pb2.ExplainForecastRequest, _forecast_pb2.ForecastExplanation]  # type: ignore[assignment]
     """Say what the newest forecast, or the one that was newest at a past time, is made of. NOT_FOUND
     (FORECAST_NOT_FOUND) if none was made yet, (EXPLANATION_NOT_FOUND) if it is older than explanations are kept
-    (seven days) or holds no numbers.
+    (two days) or holds no numbers.
     """
     GetAccuracy: _aio.UnaryUnaryMultiCallable[_forecast_service_pb2.GetAccuracyRequest, _forecast_pb2.Accuracy]  # type: ignore[assignment]
     """Read how good a workload's forecasts are: live scores, the latest backtest, and which model is in charge."""
@@ -126,7 +126,7 @@ class ForecastServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_forecast_pb2.ForecastExplanation, _abc.Awaitable[_forecast_pb2.ForecastExplanation]]:
         """Say what the newest forecast, or the one that was newest at a past time, is made of. NOT_FOUND
         (FORECAST_NOT_FOUND) if none was made yet, (EXPLANATION_NOT_FOUND) if it is older than explanations are kept
-        (seven days) or holds no numbers.
+        (two days) or holds no numbers.
         """
 
     @_abc_1.abstractmethod
