@@ -27,7 +27,7 @@ from controller.usecases.errors import InvalidError, UseCaseError
 log = logging.getLogger(__name__)
 
 DOMAIN = "forecrest"
-OWN_SERVICES = "/forecrest."
+OWN_SERVICES = ("/forecrest.", "/externalscaler.")
 # Trailers beyond 8 KiB are dropped by many proxies; details are base64 and the message is in them twice.
 MESSAGE_LENGTH_MAX = 800
 DETAILS_BYTES_MAX = 3000
@@ -147,6 +147,10 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         method: Any = handler_call_details.method  # str at run time; the stubs leave it open
         if handler is None or not method.startswith(OWN_SERVICES):
             return handler
+        if handler.request_streaming:
+            return grpc.stream_stream_rpc_method_handler(
+                self._stream(handler), response_serializer=handler.response_serializer
+            )
         if handler.response_streaming:
             return grpc.unary_stream_rpc_method_handler(
                 self._stream(handler), response_serializer=handler.response_serializer
@@ -174,10 +178,10 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         return call
 
     def _stream(self, handler: Any) -> Any:  # noqa: ANN401 -- as above
-        async def call(data: bytes, context: Context) -> AsyncIterator[object]:
+        async def call(given: Any, context: Context) -> AsyncIterator[object]:  # noqa: ANN401 -- bytes, or many
             try:
                 # Closing at once, not at the next collection: the watcher's place is free again.
-                async with aclosing(handler.unary_stream(_parse(handler, data), context)) as messages:
+                async with aclosing(_open(handler, given, context)) as messages:
                     async for message in messages:
                         yield message
             except grpc.aio.AbortError:
@@ -190,6 +194,12 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
 
 class _MalformedError(UseCaseError):
     code = "INVALID_ARGUMENT"
+
+
+def _open(handler: Any, given: Any, context: Context) -> Any:  # noqa: ANN401 -- as above
+    if handler.request_streaming:
+        return handler.stream_stream((_parse(handler, data) async for data in given), context)
+    return handler.unary_stream(_parse(handler, given), context)
 
 
 def _parse(handler: Any, data: bytes) -> object:  # noqa: ANN401 -- as above

@@ -1,15 +1,19 @@
 """TelemetryService: map samples with one clock reading and run the use case. No rule lives here."""
 # ruff: noqa: N802 -- the protocol names the methods
 
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import TypeVar
 
 from forecrest.v1 import telemetry_service_pb2, telemetry_service_pb2_grpc
 
 from controller.api import mappers
 from controller.api.calls import ApiDependencies
+from controller.api.streams import Streams
+from controller.core.resources import TrafficBlock
 from controller.usecases import telemetry
 from controller.usecases.errors import InvalidError, Violation
+from controller.usecases.names import parse
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -18,8 +22,8 @@ S = TypeVar("S")
 class TelemetryServicer(telemetry_service_pb2_grpc.TelemetryServiceServicer):
     """Pushed demand."""
 
-    def __init__(self, deps: ApiDependencies) -> None:
-        self._deps = deps
+    def __init__(self, deps: ApiDependencies, streams: Streams) -> None:
+        self._deps, self._streams = deps, streams
 
     async def RecordTraffic(
         self, request: telemetry_service_pb2.RecordTrafficRequest, context: object
@@ -32,6 +36,27 @@ class TelemetryServicer(telemetry_service_pb2_grpc.TelemetryServiceServicer):
         written = await telemetry.record_traffic(self._deps.store, samples, self._deps.clock.now())
         return telemetry_service_pb2.RecordTrafficResponse(written_count=written)
 
+    async def StreamTraffic(
+        self, request: AsyncIterator[telemetry_service_pb2.StreamTrafficRequest], context: object
+    ) -> AsyncGenerator[telemetry_service_pb2.StreamTrafficResponse]:
+        """Store demand in bulk; answer each batch when it is durable."""
+        del context
+        known: set[str] = set()
+        with self._streams.admitted():
+            while True:
+                # Only the wait for the sender is given up when the server stops: a batch that is here is stored.
+                batch = await self._streams.until_stopped(_next(request))
+                if batch is None:
+                    return
+                blocks = [
+                    _block(series, batch.source, f"series[{index}]")
+                    for index, series in enumerate(batch.series)
+                ]
+                written = await telemetry.record_blocks(
+                    self._deps.store, blocks, self._deps.clock.now(), known
+                )
+                yield telemetry_service_pb2.StreamTrafficResponse(batch=batch.batch, written_count=written)
+
     async def RecordBacklog(
         self, request: telemetry_service_pb2.RecordBacklogRequest, context: object
     ) -> telemetry_service_pb2.RecordBacklogResponse:
@@ -41,6 +66,26 @@ class TelemetryServicer(telemetry_service_pb2_grpc.TelemetryServiceServicer):
         backlogs = _mapped(request.samples, lambda message, at: mappers.backlog_from_wire(message, at, now))
         kept = await telemetry.record_backlog(self._deps.store, self._deps.signals, backlogs, now)
         return telemetry_service_pb2.RecordBacklogResponse(written_count=kept)
+
+
+async def _next(requests: AsyncIterator[T]) -> T | None:
+    return await anext(requests, None)
+
+
+def _block(series: telemetry_service_pb2.TrafficSeries, source: str, at: str) -> TrafficBlock:
+    # Buffers that numpy reads without copying; by element they would cost more than the store does.
+    def column(values: Sequence[float]) -> Sequence[float] | None:
+        return array("d", values) if values else None
+
+    return TrafficBlock(
+        parse(series.workload, "workloads/*", f"{at}.workload")[0],
+        source,
+        array("q", series.minutes),
+        array("d", series.demand_counts),
+        column(series.served_counts),
+        column(series.rejected_counts),
+        column(series.coverages),
+    )
 
 
 def _mapped(messages: Sequence[S], read: Callable[[S, str], T]) -> list[T]:

@@ -2,14 +2,20 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
-from controller.core.resources import Page, TrafficSample
+import numpy as np
+import numpy.typing as npt
+
+from controller.core.resources import Page, TrafficBlock, TrafficSample
 from controller.ports import NotFoundError, SignalCache, Store, UnitOfWork
 from controller.usecases.errors import Findings, InvalidError, Violation
 from controller.usecases.workload_rules import DAY, MINUTE, SECOND
 
 SAMPLES_MAX = 10_000
+# Of one batch of columns: what the store copies in one statement, well inside its time limit.
+SERIES_MAX = 10_000
+BLOCK_SAMPLES_MAX = 100_000
 BACKLOGS_MAX = 1000
 COUNT_MAX = 1e12
 AGE_MAX = 3653 * DAY
@@ -52,6 +58,105 @@ async def record_traffic(store: Store, samples: Sequence[TrafficSample], now: da
         written = await uow.traffic.upsert(samples)
         await uow.commit()
     return written
+
+
+async def record_blocks(store: Store, blocks: Sequence[TrafficBlock], now: datetime, known: set[str]) -> int:
+    """Store one batch of columns, all or none; return how many minutes. Raise InvalidError.
+
+    ``known`` names workloads that need not be looked up again; those found are added to it. Once this returns,
+    the batch is durable.
+    """
+    findings = Findings()
+    findings.require(
+        1 <= len(blocks) <= SERIES_MAX, "series", f"must have 1 to {SERIES_MAX} entries; got {len(blocks)}"
+    )
+    count = sum(len(block.minutes) for block in blocks)
+    findings.require(
+        count <= BLOCK_SAMPLES_MAX,
+        "series",
+        f"must have at most {BLOCK_SAMPLES_MAX} samples in all; got {count}; send more batches",
+    )
+    findings.raise_if_any()
+    findings.text("source", blocks[0].source, 1, 63)
+    seen: set[str] = set()
+    for index, block in enumerate(blocks):
+        if len(findings.violations) >= VIOLATIONS_MAX:
+            break
+        at = f"series[{index}]"
+        findings.require(
+            block.workload not in seen, f"{at}.workload", "is there twice; give one series per workload"
+        )
+        seen.add(block.workload)
+        _check_block(block, at, now, findings)
+    findings.raise_if_any()
+    async with store.unit_of_work() as uow:
+        await _check_workloads(uow, [block.workload for block in blocks], known, "series")
+        written = await uow.traffic.upsert_blocks(blocks)
+        await uow.commit()
+    known |= seen
+    return written
+
+
+def _check_block(block: TrafficBlock, at: str, now: datetime, findings: Findings) -> None:
+    minutes = np.asarray(block.minutes, np.int64)
+    oldest, newest = (int(limit.timestamp() // 60) for limit in (now - AGE_MAX, now + SKEW_MAX))
+    _check_column(
+        findings,
+        f"{at}.minutes",
+        minutes,
+        (minutes >= oldest) & (minutes <= newest),
+        "must be whole minutes since 1970, at most 10 years ago and not in the future; now it is "
+        f"{int(now.astimezone(UTC).timestamp() // 60)}",
+    )
+    falls = np.ones(len(minutes), np.bool_)
+    falls[1:] = minutes[1:] > minutes[:-1]
+    _check_column(findings, f"{at}.minutes", minutes, falls, "must ascend without repetition; sort them")
+    for name, optional in (("demand_counts", False), ("served_counts", True), ("rejected_counts", True)):
+        counts = _column(block, name, at, findings)
+        if counts is not None:
+            ok = (counts >= 0) & (counts <= COUNT_MAX)
+            _check_column(
+                findings,
+                f"{at}.{name}",
+                counts,
+                ok | np.isnan(counts) if optional else ok,
+                f"must be finite, at least 0 and at most {COUNT_MAX:g} requests",
+            )
+    coverages = _column(block, "coverages", at, findings)
+    if coverages is not None:
+        _check_column(
+            findings,
+            f"{at}.coverages",
+            coverages,
+            (coverages > 0) & (coverages <= 1),
+            "must be more than 0 and at most 1",
+        )
+
+
+def _column(block: TrafficBlock, name: str, at: str, findings: Findings) -> npt.NDArray[np.float64] | None:
+    """The column if it is there and as long as the minutes."""
+    given: Sequence[float] | None = getattr(block, name)
+    if given is None:
+        return None
+    wanted = len(block.minutes)
+    if not findings.require(
+        len(given) == wanted, f"{at}.{name}", f"must have one value per minute, {wanted}; got {len(given)}"
+    ):
+        return None
+    return np.asarray(given, np.float64)
+
+
+def _check_column(
+    findings: Findings,
+    field: str,
+    values: npt.NDArray[np.float64] | npt.NDArray[np.int64],
+    ok: npt.NDArray[np.bool_],
+    description: str,
+) -> None:
+    """Name the first value that is not as described."""
+    if not ok.all():
+        index = int(np.argmin(ok))
+        findings.add(f"{field}[{index}]", f"{description}; got {values[index].item():g}")
 
 
 async def record_backlog(
@@ -114,13 +219,18 @@ def _check_sample(sample: TrafficSample, at: str, now: datetime, findings: Findi
     )
 
 
-async def _check_workloads(uow: UnitOfWork, names: Sequence[str]) -> None:
-    known = await _known(uow, set(names))
+async def _check_workloads(
+    uow: UnitOfWork, names: Sequence[str], already: Collection[str] = (), field: str = "samples"
+) -> None:
+    asked = set(names).difference(already)
+    if not asked:
+        return
+    known = {*already, *await _known(uow, asked)}
     findings = Findings()
     for index, name in enumerate(names):
         if name not in known and len(findings.violations) < VIOLATIONS_MAX:
             findings.add(
-                f"samples[{index}].workload",
+                f"{field}[{index}].workload",
                 f"no workload {name[:80]!r}; create it first or correct the name",
             )
     findings.raise_if_any()

@@ -26,7 +26,7 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$forecrest/v1/telemetry_service.proto\x12\x0c\x66orecrest.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"T\n\x14RecordTrafficRequest\x12,\n\x07samples\x18\x01 \x03(\x0b\x32\x1b.forecrest.v1.TrafficSample\x12\x0e\n\x06source\x18\x02 \x01(\t\"\xfe\x01\n\rTrafficSample\x12\x10\n\x08workload\x18\x01 \x01(\t\x12/\n\x0bminute_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x19\n\x0c\x64\x65mand_count\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x19\n\x0cserved_count\x18\x04 \x01(\x01H\x01\x88\x01\x01\x12\x1b\n\x0erejected_count\x18\x05 \x01(\x01H\x02\x88\x01\x01\x12\x15\n\x08\x63overage\x18\x06 \x01(\x01H\x03\x88\x01\x01\x42\x0f\n\r_demand_countB\x0f\n\r_served_countB\x11\n\x0f_rejected_countB\x0b\n\t_coverage\".\n\x15RecordTrafficResponse\x12\x15\n\rwritten_count\x18\x01 \x01(\x05\"D\n\x14RecordBacklogRequest\x12,\n\x07samples\x18\x01 \x03(\x0b\x32\x1b.forecrest.v1.BacklogSample\"\xa9\x01\n\rBacklogSample\x12\x10\n\x08workload\x18\x01 \x01(\t\x12\x0e\n\x06source\x18\x02 \x01(\t\x12\x12\n\x05\x63ount\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x30\n\x0cobserve_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12&\n\x03ttl\x18\x05 \x01(\x0b\x32\x19.google.protobuf.DurationB\x08\n\x06_count\".\n\x15RecordBacklogResponse\x12\x15\n\rwritten_count\x18\x01 \x01(\x05\x32\xc6\x01\n\x10TelemetryService\x12X\n\rRecordTraffic\x12\".forecrest.v1.RecordTrafficRequest\x1a#.forecrest.v1.RecordTrafficResponse\x12X\n\rRecordBacklog\x12\".forecrest.v1.RecordBacklogRequest\x1a#.forecrest.v1.RecordBacklogResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$forecrest/v1/telemetry_service.proto\x12\x0c\x66orecrest.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"T\n\x14RecordTrafficRequest\x12,\n\x07samples\x18\x01 \x03(\x0b\x32\x1b.forecrest.v1.TrafficSample\x12\x0e\n\x06source\x18\x02 \x01(\t\"\xfe\x01\n\rTrafficSample\x12\x10\n\x08workload\x18\x01 \x01(\t\x12/\n\x0bminute_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x19\n\x0c\x64\x65mand_count\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x19\n\x0cserved_count\x18\x04 \x01(\x01H\x01\x88\x01\x01\x12\x1b\n\x0erejected_count\x18\x05 \x01(\x01H\x02\x88\x01\x01\x12\x15\n\x08\x63overage\x18\x06 \x01(\x01H\x03\x88\x01\x01\x42\x0f\n\r_demand_countB\x0f\n\r_served_countB\x11\n\x0f_rejected_countB\x0b\n\t_coverage\".\n\x15RecordTrafficResponse\x12\x15\n\rwritten_count\x18\x01 \x01(\x05\"b\n\x14StreamTrafficRequest\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\x03\x12\x0e\n\x06source\x18\x02 \x01(\t\x12+\n\x06series\x18\x03 \x03(\x0b\x32\x1b.forecrest.v1.TrafficSeries\"\x8c\x01\n\rTrafficSeries\x12\x10\n\x08workload\x18\x01 \x01(\t\x12\x0f\n\x07minutes\x18\x02 \x03(\x03\x12\x15\n\rdemand_counts\x18\x03 \x03(\x01\x12\x15\n\rserved_counts\x18\x04 \x03(\x01\x12\x17\n\x0frejected_counts\x18\x05 \x03(\x01\x12\x11\n\tcoverages\x18\x06 \x03(\x01\"=\n\x15StreamTrafficResponse\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\x03\x12\x15\n\rwritten_count\x18\x02 \x01(\x05\"D\n\x14RecordBacklogRequest\x12,\n\x07samples\x18\x01 \x03(\x0b\x32\x1b.forecrest.v1.BacklogSample\"\xa9\x01\n\rBacklogSample\x12\x10\n\x08workload\x18\x01 \x01(\t\x12\x0e\n\x06source\x18\x02 \x01(\t\x12\x12\n\x05\x63ount\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x30\n\x0cobserve_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12&\n\x03ttl\x18\x05 \x01(\x0b\x32\x19.google.protobuf.DurationB\x08\n\x06_count\".\n\x15RecordBacklogResponse\x12\x15\n\rwritten_count\x18\x01 \x01(\x05\x32\xa4\x02\n\x10TelemetryService\x12X\n\rRecordTraffic\x12\".forecrest.v1.RecordTrafficRequest\x1a#.forecrest.v1.RecordTrafficResponse\x12\\\n\rStreamTraffic\x12\".forecrest.v1.StreamTrafficRequest\x1a#.forecrest.v1.StreamTrafficResponse(\x01\x30\x01\x12X\n\rRecordBacklog\x12\".forecrest.v1.RecordBacklogRequest\x1a#.forecrest.v1.RecordBacklogResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,12 +39,18 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TRAFFICSAMPLE']._serialized_end=460
   _globals['_RECORDTRAFFICRESPONSE']._serialized_start=462
   _globals['_RECORDTRAFFICRESPONSE']._serialized_end=508
-  _globals['_RECORDBACKLOGREQUEST']._serialized_start=510
-  _globals['_RECORDBACKLOGREQUEST']._serialized_end=578
-  _globals['_BACKLOGSAMPLE']._serialized_start=581
-  _globals['_BACKLOGSAMPLE']._serialized_end=750
-  _globals['_RECORDBACKLOGRESPONSE']._serialized_start=752
-  _globals['_RECORDBACKLOGRESPONSE']._serialized_end=798
-  _globals['_TELEMETRYSERVICE']._serialized_start=801
-  _globals['_TELEMETRYSERVICE']._serialized_end=999
+  _globals['_STREAMTRAFFICREQUEST']._serialized_start=510
+  _globals['_STREAMTRAFFICREQUEST']._serialized_end=608
+  _globals['_TRAFFICSERIES']._serialized_start=611
+  _globals['_TRAFFICSERIES']._serialized_end=751
+  _globals['_STREAMTRAFFICRESPONSE']._serialized_start=753
+  _globals['_STREAMTRAFFICRESPONSE']._serialized_end=814
+  _globals['_RECORDBACKLOGREQUEST']._serialized_start=816
+  _globals['_RECORDBACKLOGREQUEST']._serialized_end=884
+  _globals['_BACKLOGSAMPLE']._serialized_start=887
+  _globals['_BACKLOGSAMPLE']._serialized_end=1056
+  _globals['_RECORDBACKLOGRESPONSE']._serialized_start=1058
+  _globals['_RECORDBACKLOGRESPONSE']._serialized_end=1104
+  _globals['_TELEMETRYSERVICE']._serialized_start=1107
+  _globals['_TELEMETRYSERVICE']._serialized_end=1399
 # @@protoc_insertion_point(module_scope)

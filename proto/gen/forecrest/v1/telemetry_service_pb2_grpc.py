@@ -41,6 +41,11 @@ class TelemetryServiceStub:
                 request_serializer=forecrest_dot_v1_dot_telemetry__service__pb2.RecordTrafficRequest.SerializeToString,
                 response_deserializer=forecrest_dot_v1_dot_telemetry__service__pb2.RecordTrafficResponse.FromString,
                 _registered_method=True)
+        self.StreamTraffic = channel.stream_stream(
+                '/forecrest.v1.TelemetryService/StreamTraffic',
+                request_serializer=forecrest_dot_v1_dot_telemetry__service__pb2.StreamTrafficRequest.SerializeToString,
+                response_deserializer=forecrest_dot_v1_dot_telemetry__service__pb2.StreamTrafficResponse.FromString,
+                _registered_method=True)
         self.RecordBacklog = channel.unary_unary(
                 '/forecrest.v1.TelemetryService/RecordBacklog',
                 request_serializer=forecrest_dot_v1_dot_telemetry__service__pb2.RecordBacklogRequest.SerializeToString,
@@ -61,6 +66,15 @@ class TelemetryServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def StreamTraffic(self, request_iterator, context):
+        """Store demand in bulk. Each batch is answered, in order, once it is durably stored: what was not answered
+        when the stream ends is sent again on the next one, which is safe because a minute replaces itself.
+        A batch with a bad sample ends the stream; batches before it stay stored.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def RecordBacklog(self, request, context):
         """Report the backlog of queues that Triton does not own. Kept for its ttl only.
         """
@@ -75,6 +89,11 @@ def add_TelemetryServiceServicer_to_server(servicer, server):
                     servicer.RecordTraffic,
                     request_deserializer=forecrest_dot_v1_dot_telemetry__service__pb2.RecordTrafficRequest.FromString,
                     response_serializer=forecrest_dot_v1_dot_telemetry__service__pb2.RecordTrafficResponse.SerializeToString,
+            ),
+            'StreamTraffic': grpc.stream_stream_rpc_method_handler(
+                    servicer.StreamTraffic,
+                    request_deserializer=forecrest_dot_v1_dot_telemetry__service__pb2.StreamTrafficRequest.FromString,
+                    response_serializer=forecrest_dot_v1_dot_telemetry__service__pb2.StreamTrafficResponse.SerializeToString,
             ),
             'RecordBacklog': grpc.unary_unary_rpc_method_handler(
                     servicer.RecordBacklog,
@@ -111,6 +130,33 @@ class TelemetryService:
             '/forecrest.v1.TelemetryService/RecordTraffic',
             forecrest_dot_v1_dot_telemetry__service__pb2.RecordTrafficRequest.SerializeToString,
             forecrest_dot_v1_dot_telemetry__service__pb2.RecordTrafficResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StreamTraffic(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/forecrest.v1.TelemetryService/StreamTraffic',
+            forecrest_dot_v1_dot_telemetry__service__pb2.StreamTrafficRequest.SerializeToString,
+            forecrest_dot_v1_dot_telemetry__service__pb2.StreamTrafficResponse.FromString,
             options,
             channel_credentials,
             insecure,

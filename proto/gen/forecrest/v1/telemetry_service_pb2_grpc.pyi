@@ -39,6 +39,11 @@ class TelemetryServiceStub:
     """Store demand per minute, the whole batch or nothing. Sending a minute again replaces it, so retries,
     late and duplicate samples are safe. OK means stored.
     """
+    StreamTraffic: _grpc.StreamStreamMultiCallable[_telemetry_service_pb2.StreamTrafficRequest, _telemetry_service_pb2.StreamTrafficResponse]
+    """Store demand in bulk. Each batch is answered, in order, once it is durably stored: what was not answered
+    when the stream ends is sent again on the next one, which is safe because a minute replaces itself.
+    A batch with a bad sample ends the stream; batches before it stay stored.
+    """
     RecordBacklog: _grpc.UnaryUnaryMultiCallable[_telemetry_service_pb2.RecordBacklogRequest, _telemetry_service_pb2.RecordBacklogResponse]
     """Report the backlog of queues that Triton does not own. Kept for its ttl only."""
 
@@ -52,6 +57,11 @@ class TelemetryServiceAsyncStub(TelemetryServiceStub):
     RecordTraffic: _aio.UnaryUnaryMultiCallable[_telemetry_service_pb2.RecordTrafficRequest, _telemetry_service_pb2.RecordTrafficResponse]  # type: ignore[assignment]
     """Store demand per minute, the whole batch or nothing. Sending a minute again replaces it, so retries,
     late and duplicate samples are safe. OK means stored.
+    """
+    StreamTraffic: _aio.StreamStreamMultiCallable[_telemetry_service_pb2.StreamTrafficRequest, _telemetry_service_pb2.StreamTrafficResponse]  # type: ignore[assignment]
+    """Store demand in bulk. Each batch is answered, in order, once it is durably stored: what was not answered
+    when the stream ends is sent again on the next one, which is safe because a minute replaces itself.
+    A batch with a bad sample ends the stream; batches before it stay stored.
     """
     RecordBacklog: _aio.UnaryUnaryMultiCallable[_telemetry_service_pb2.RecordBacklogRequest, _telemetry_service_pb2.RecordBacklogResponse]  # type: ignore[assignment]
     """Report the backlog of queues that Triton does not own. Kept for its ttl only."""
@@ -69,6 +79,17 @@ class TelemetryServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_telemetry_service_pb2.RecordTrafficResponse, _abc.Awaitable[_telemetry_service_pb2.RecordTrafficResponse]]:
         """Store demand per minute, the whole batch or nothing. Sending a minute again replaces it, so retries,
         late and duplicate samples are safe. OK means stored.
+        """
+
+    @_abc_1.abstractmethod
+    def StreamTraffic(
+        self,
+        request_iterator: _MaybeAsyncIterator[_telemetry_service_pb2.StreamTrafficRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_telemetry_service_pb2.StreamTrafficResponse], _abc.AsyncIterator[_telemetry_service_pb2.StreamTrafficResponse]]:
+        """Store demand in bulk. Each batch is answered, in order, once it is durably stored: what was not answered
+        when the stream ends is sent again on the next one, which is safe because a minute replaces itself.
+        A batch with a bad sample ends the stream; batches before it stay stored.
         """
 
     @_abc_1.abstractmethod
