@@ -13,7 +13,7 @@ import binascii
 import hashlib
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import AsyncGenerator, Collection, Generator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -23,9 +23,10 @@ from controller.api.errors import StoppingError, StreamLimitError
 from controller.core.resources import EventState, Page, TrafficEvent
 from controller.core.types import Contract, Replica
 from controller.ports import NotFoundError, PortError, UnitOfWork
+from controller.usecases.caller import Caller, caller
 from controller.usecases.decisions import Decided
 from controller.usecases.errors import InvalidError, Violation
-from controller.usecases.events import find_event, prewarming
+from controller.usecases.events import find_event, missing_event, prewarming
 from controller.usecases.occurrences import event_id_of, state_at
 from controller.usecases.topics import CHANGES
 
@@ -89,6 +90,15 @@ def _decision_key(token: str) -> tuple[datetime, str]:
     return key, decision_id
 
 
+# Whether a caller sees all of some workloads.
+Sees = Callable[[Caller, Sequence[str]], Awaitable[bool]]
+
+
+async def _sees_all(who: Caller, workloads: Sequence[str]) -> bool:
+    del who, workloads
+    return True
+
+
 # None in the queue: look at why the stream has to end.
 _Queue = asyncio.Queue[Decided | None]
 
@@ -96,8 +106,10 @@ _Queue = asyncio.Queue[Decided | None]
 class Feed:
     """The reader and its watchers."""
 
-    def __init__(self, deps: ApiDependencies) -> None:
+    def __init__(self, deps: ApiDependencies, sees: Sees | None = None) -> None:
+        """``sees`` says which workloads the caller who watches may see; without it, all."""
         self._deps, self._limits = deps, deps.limits
+        self._sees = sees or _sees_all
         self._latest: dict[str, Decided] = {}
         self._queues: set[_Queue] = set()
         self._views: dict[str, EventView] = {}
@@ -129,7 +141,9 @@ class Feed:
             # No await between joining and copying: nothing is missed and nothing comes twice.
             self._queues.add(queue)
             latest = [row for name, row in sorted(self._latest.items()) if workload in {None, name}]
+            who = caller()
             try:
+                latest = [row for row in latest if await self._sees(who, [row[0].workload])]
                 newest = after
                 if after is None:
                     newest = max((_key(row) for row in latest), default=None)
@@ -146,10 +160,13 @@ class Feed:
                         raise self._ended()
                     if workload not in {None, entry[0].workload} or entry[0].id in given:
                         continue
-                    if changes_only and not entry[0].changes:
+                    # The reader looks back a little; whoever resumes has had that.
+                    if (changes_only and not entry[0].changes) or (
+                        after is not None and _key(entry) <= after
+                    ):
                         continue
-                    if after is not None and _key(entry) <= after:
-                        continue  # the reader looks back a little; whoever resumes has had it
+                    if not await self._sees(who, [entry[0].workload]):
+                        continue
                     newest = max(_key(entry), newest or _key(entry))
                     yield entry, False, _token(newest)
             finally:
@@ -158,7 +175,8 @@ class Feed:
     async def _missed(
         self, workload: str | None, after: tuple[datetime, str], changes_only: bool
     ) -> list[Decided]:
-        """Return the decisions behind ``after``, oldest first."""
+        """Return the decisions behind ``after`` that the caller sees, oldest first."""
+        who = caller()
         found: list[Decided] = []
         token = ""
         async with self._deps.store.unit_of_work() as uow:
@@ -169,7 +187,8 @@ class Feed:
                     changes_only=changes_only,
                     page=Page(PAGE_SIZE, token),
                 )
-                found += [row for row in rows if _key(row) > after]
+                behind = [row for row in rows if _key(row) > after]
+                found += [row for row in behind if await self._sees(who, [row[0].workload])]
                 if not token:
                     return found[::-1]
         message = f"more than {MISSED_MAX} decisions were made since; begin without a token and list them"
@@ -186,6 +205,8 @@ class Feed:
         with self._admitted():
             async with self._deps.store.unit_of_work() as uow:
                 view = (await self._read_views(uow, [event_id], self._deps.clock.now()))[event_id]
+            who = caller()
+            await self._require(who, view)
             self._event_watchers[event_id] += 1
             try:
                 if resume_token != event_token(view):
@@ -195,6 +216,7 @@ class Feed:
                     newest = self._views.get(event_id, view)
                     if newest != view:
                         view = newest
+                        await self._require(who, view)
                         yield view
                         continue
                     await turn.wait()
@@ -205,6 +227,11 @@ class Feed:
                 if not self._event_watchers[event_id]:
                     del self._event_watchers[event_id]
                     self._views.pop(event_id, None)
+
+    async def _require(self, who: Caller, view: EventView) -> None:
+        """Raise what a missing event raises unless the caller sees all of its workloads."""
+        if not await self._sees(who, view.event.workloads):
+            raise missing_event(view.event.id)
 
     @contextmanager
     def _admitted(self) -> Generator[None]:

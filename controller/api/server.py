@@ -2,18 +2,21 @@
 
 Promises: health is SERVING only while the store answers and has the right schema; stopping turns health
 NOT_SERVING first, ends streams with UNAVAILABLE and lets calls in flight finish. Refuses any address beyond
-loopback as long as there is no authentication. Called by the composition root.
+loopback without TLS and a way to authenticate callers. Called by the composition root.
 """
 
 import asyncio
 import ipaddress
 import logging
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
+from forecrest.keda import externalscaler_pb2, externalscaler_pb2_grpc
 from forecrest.v1 import (
+    audit_service_pb2,
+    audit_service_pb2_grpc,
     control_service_pb2,
     control_service_pb2_grpc,
     event_service_pb2,
@@ -28,13 +31,20 @@ from forecrest.v1 import (
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 
+from controller.api.audit import AuditServicer
+from controller.api.auth.audit import AuditTrail
+from controller.api.auth.guard import Guard, Observe
+from controller.api.auth.scope import Directory, ScopedStore
+from controller.api.auth.security import Security
 from controller.api.calls import ApiDependencies
 from controller.api.control import ControlServicer
 from controller.api.errors import ErrorInterceptor
 from controller.api.events import EventServicer
 from controller.api.feed import Feed
 from controller.api.forecasts import ForecastServicer
+from controller.api.keda import KedaServicer
 from controller.api.limits import ApiLimits
+from controller.api.streams import Streams
 from controller.api.telemetry import TelemetryServicer
 from controller.api.workloads import WorkloadServicer
 from controller.ports import PortError
@@ -57,6 +67,7 @@ SERVICES = tuple(
         workload_service_pb2,
         control_service_pb2,
         telemetry_service_pb2,
+        audit_service_pb2,
     )
     for service in file.DESCRIPTOR.services_by_name.values()
 )
@@ -75,6 +86,8 @@ class RunningServer:
     _server: grpc.aio.Server
     _health: Any
     _feed: Feed
+    _streams: tuple[Streams, ...]
+    _trail: AuditTrail
     _tasks: tuple[asyncio.Task[None], ...]
 
     @property
@@ -86,8 +99,11 @@ class RunningServer:
         """Say NOT_SERVING, end the streams, give calls in flight ``grace_s`` seconds, close. Safe to repeat."""
         await self._health.enter_graceful_shutdown()
         self._feed.stop()
+        for streams in self._streams:
+            streams.stop()
         await self._server.stop(grace_s)
         await _end(self._tasks)
+        await self._trail.flush(everything=True)
 
     async def wait(self) -> None:
         """Return when the server has stopped."""
@@ -106,69 +122,133 @@ async def _end(tasks: Collection[asyncio.Task[None]]) -> None:
     log.error("still running after stop: %s", sorted(task.get_name() for task in left))
 
 
-def check_bind(bind: str) -> str:
-    """Return the host of ``host:port``; raise BindError unless it is loopback."""
+def check_bind(bind: str, security: Security | None = None, *, name: str = "bind") -> str:
+    """Return the host of ``host:port``; raise BindError unless it is loopback or protected."""
     host, colon, port = bind.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65_535:
-        raise BindError(f'bind: must look like "127.0.0.1:7443" (port 0 picks a free one); got {bind!r}')
+        raise BindError(f'{name}: must look like "127.0.0.1:7443" (port 0 picks a free one); got {bind!r}')
     bare = host.removeprefix("[").removesuffix("]")
     try:
         loopback = bare == "localhost" or ipaddress.ip_address(bare).is_loopback
     except ValueError:
         loopback = False
-    if not loopback:
+    lacks = [] if loopback else _unprotected(security or Security())
+    if lacks:
         raise BindError(
-            f"bind: {bind} can be reached from the network, and this release has no authentication to protect "
-            "it with; bind to 127.0.0.1 and reach it through an authenticating proxy or an SSH tunnel"
+            f"{name}: {bind} can be reached from the network, and there is {' and '.join(lacks)}; set what is "
+            "missing as docs/security.md says, or bind to 127.0.0.1"
         )
     return host
 
 
+def _unprotected(security: Security) -> list[str]:
+    lacks = [] if security.tls else ["no TLS (FORECREST_TLS_CERT, FORECREST_TLS_KEY)"]
+    if not security.authenticator.enabled:
+        lacks.append(
+            "no authentication (FORECREST_TOKENS_FILE, FORECREST_OIDC_ISSUER, FORECREST_TLS_CLIENT_CA)"
+        )
+    return lacks
+
+
 def _options(limits: ApiLimits) -> list[tuple[str, int]]:
+    def ms(seconds: float) -> int:
+        return round(seconds * 1000)
+
     return [
         ("grpc.max_receive_message_length", limits.message_bytes_max),
         ("grpc.max_send_message_length", 16 * limits.message_bytes_max),
+        ("grpc.max_metadata_size", limits.metadata_bytes_max),
         # Without this a second server on the same port would silently take half of the calls.
         ("grpc.so_reuseport", 0),
         # A watcher whose machine is gone must not hold its stream for hours.
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.http2.min_ping_interval_without_data_ms", ms(limits.ping_interval_min_s)),
+        ("grpc.http2.max_ping_strikes", 2),
+        ("grpc.server_handshake_timeout_ms", ms(limits.handshake_timeout_s)),
+        ("grpc.max_concurrent_streams", limits.connection_calls_max),
+        # A connection proves its certificate once: its age bounds how long a withdrawn one goes on.
+        ("grpc.max_connection_age_ms", ms(limits.connection_age_max_s)),
+        ("grpc.max_connection_age_grace_ms", ms(limits.connection_age_grace_s)),
+        ("grpc.max_connection_idle_ms", ms(limits.connection_idle_max_s)),
     ]
 
 
-async def serve(deps: ApiDependencies, bind: str = "127.0.0.1:7443") -> RunningServer:
-    """Start the server; raise BindError if the address is not loopback or not free."""
-    host = check_bind(bind)
+async def serve(
+    deps: ApiDependencies,
+    bind: str = "127.0.0.1:7443",
+    security: Security | None = None,
+    observe: Observe | None = None,
+) -> RunningServer:
+    """Start the server; ``observe`` is told method, code and seconds of every call.
+
+    Raises:
+        BindError: the address is not free, or beyond loopback and not protected.
+    """
+    security = security or Security()
+    host = check_bind(bind, security)
+    if not security.authenticator.enabled:
+        log.warning("callers are not told apart: every user of this machine may do everything on %s", bind)
+    trail = AuditTrail(deps.store, deps.clock, deps.pace)
+    guard = Guard(security.authenticator, deps.limits, trail, deps.pace, observe)
     server = grpc.aio.server(
-        interceptors=[ErrorInterceptor(deps.limits)],
+        interceptors=[guard, ErrorInterceptor(deps.limits)],
         options=_options(deps.limits),
         maximum_concurrent_rpcs=deps.limits.concurrent_rpcs_max,
     )
-    feed = Feed(deps)
+    feed = Feed(deps, Directory(deps.store, deps.pace).sees)
+    ingest, keda = Streams(deps.limits.ingest_streams_max), Streams(deps.limits.streams_max)
+    # From here on: the store as the caller of the moment may see it.
+    deps = replace(deps, store=ScopedStore(deps.store))
     event_service_pb2_grpc.add_EventServiceServicer_to_server(EventServicer(deps, feed), server)
     forecast_service_pb2_grpc.add_ForecastServiceServicer_to_server(ForecastServicer(deps), server)
     workload_service_pb2_grpc.add_WorkloadServiceServicer_to_server(WorkloadServicer(deps), server)
     control_service_pb2_grpc.add_ControlServiceServicer_to_server(ControlServicer(deps, feed), server)
-    telemetry_service_pb2_grpc.add_TelemetryServiceServicer_to_server(TelemetryServicer(deps), server)
+    telemetry_service_pb2_grpc.add_TelemetryServiceServicer_to_server(TelemetryServicer(deps, ingest), server)
+    audit_service_pb2_grpc.add_AuditServiceServicer_to_server(AuditServicer(deps), server)
+    externalscaler_pb2_grpc.add_ExternalScalerServicer_to_server(KedaServicer(deps, feed, keda), server)
     servicer = _HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
-    reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
-    try:
-        port = server.add_insecure_port(bind)
-    except RuntimeError as error:
-        raise BindError(
-            f"bind: {bind} is not free; stop what listens there or choose another port"
-        ) from error
-    if not port:
-        raise BindError(f"bind: {bind} is not free; stop what listens there or choose another port")
+    kedas = externalscaler_pb2.DESCRIPTOR.services_by_name["ExternalScaler"].full_name
+    reflected = (*SERVICES, kedas, health.SERVICE_NAME, reflection.SERVICE_NAME)
+    reflection.enable_server_reflection(reflected, server)
+    port = _bind(server, bind, security)
     await _probe(deps, servicer)
     await server.start()
     tasks = (
         asyncio.create_task(feed.listen(), name="watch-signals"),
         asyncio.create_task(feed.read(), name="watch-reader"),
         asyncio.create_task(_watch_health(deps, servicer), name="health"),
+        asyncio.create_task(trail.run(), name="audit"),
+        asyncio.create_task(_keep_fresh(deps, security, guard), name="security"),
     )
-    return RunningServer(host, port, server, servicer, feed, tasks)
+    return RunningServer(host, port, server, servicer, feed, (ingest, keda), trail, tasks)
+
+
+def _bind(server: grpc.aio.Server, bind: str, security: Security) -> int:
+    taken = f"bind: {bind} is not free; stop what listens there or choose another port"
+    try:
+        port = (
+            server.add_insecure_port(bind)
+            if security.tls is None
+            else server.add_secure_port(bind, security.tls.server_credentials())
+        )
+    except RuntimeError as error:
+        raise BindError(taken) from error
+    if not port:
+        raise BindError(taken)
+    return port
+
+
+async def _keep_fresh(deps: ApiDependencies, security: Security, guard: Guard) -> None:
+    """Look at the security files every few seconds, and end the streams of those who may no longer."""
+    while True:
+        await deps.pace.sleep(deps.limits.reload_period_s)
+        try:
+            await security.refresh()
+            await guard.recheck()
+        except Exception:  # what was in force stays in force; what it was is in the log
+            log.exception("the security files could not be looked at")
 
 
 async def _watch_health(deps: ApiDependencies, servicer: Any) -> None:  # noqa: ANN401 -- untyped library

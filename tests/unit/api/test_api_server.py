@@ -65,7 +65,7 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
 async def test_health_follows_the_store(client: Client, store: FakeStore) -> None:
     assert [await health_of(client, s) for s in ("", *SERVICES)] == [
         health_pb2.HealthCheckResponse.SERVING
-    ] * 6
+    ] * (1 + len(SERVICES))
 
     async def serving(status: int) -> bool:
         return await health_of(client) == status

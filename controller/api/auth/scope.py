@@ -1,0 +1,411 @@
+"""The store as one caller may see it: what lies in other namespaces does not exist.
+
+Promises: for a caller with grants in some namespaces, every read through any store leaves out other workloads and
+what belongs to them, with exactly the answers of things that were never there; writes to them are refused. The
+namespace of a workload is read in the same transaction. For everybody else nothing is wrapped and nothing costs.
+Called by the API, whose servicers never ask who is calling: a new method is scoped before it is written.
+
+What has no workload any more (decisions of a deleted one) is seen by callers of all namespaces only.
+"""
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Self, TypeVar
+
+from controller.core.leadtime import LeadSample
+from controller.core.resources import (
+    ForecastRun,
+    Outcome,
+    Page,
+    PauseState,
+    TrafficBlock,
+    TrafficEvent,
+    TrafficSample,
+)
+from controller.core.types import CapacityPlan, Decision, ForecastBand, Override, Workload, WorkloadState
+from controller.ports import (
+    Clock,
+    DecisionStore,
+    EventStore,
+    ForecastStore,
+    NotFoundError,
+    RecordStore,
+    Retention,
+    StateStore,
+    Store,
+    TrafficStore,
+    UnitOfWork,
+    WarmupStore,
+    WorkloadStore,
+)
+from controller.usecases.caller import Caller, caller
+
+R = TypeVar("R")
+
+# Store pages read to fill one page of a caller who sees little; then the page is short.
+PAGES_MAX = 20
+PAGE_SIZE_DEFAULT = 10_000
+
+
+class Sight:
+    """Which workloads one caller sees, within one transaction."""
+
+    def __init__(self, who: Caller, workloads: WorkloadStore) -> None:
+        self.who = who
+        self._workloads = workloads
+        self._seen: dict[str, bool] = {}
+
+    async def sees(self, workload: str) -> bool:
+        """Whether the workload exists, for this caller."""
+        if workload not in self._seen:
+            try:
+                found = await self._workloads.get(workload)
+                self._seen[workload] = self.who.may_use(found.namespace)
+            except NotFoundError:
+                self._seen[workload] = False
+        return self._seen[workload]
+
+    async def sees_all(self, workloads: Sequence[str]) -> bool:
+        """Whether every one of them exists, for this caller."""
+        for workload in workloads:
+            if not await self.sees(workload):
+                return False
+        return True
+
+    async def require(self, workload: str) -> None:
+        """Raise NotFoundError unless the caller sees it."""
+        if not await self.sees(workload):
+            raise NotFoundError(f"workload {workload!r} does not exist")
+
+    def learn(self, workload: Workload) -> bool:
+        """Take a workload just read; return whether the caller sees it."""
+        self._seen[workload.name] = self.who.may_use(workload.namespace)
+        return self._seen[workload.name]
+
+    async def fill(
+        self,
+        page: Page | None,
+        read: Callable[[Page], Awaitable[tuple[Sequence[R], str]]],
+        visible: Callable[[R], Awaitable[bool]],
+    ) -> tuple[Sequence[R], str]:
+        """Read store pages until one page of what the caller sees is full; it may stay short."""
+        page = page or Page(PAGE_SIZE_DEFAULT)
+        found: list[R] = []
+        token = page.token
+        for _ in range(PAGES_MAX):
+            rows, token = await read(Page(page.size - len(found), token))
+            found += [row for row in rows if await visible(row)]
+            if not token or len(found) >= page.size:
+                break
+        return found, token
+
+
+class _Workloads:
+    def __init__(self, inner: WorkloadStore, sight: Sight) -> None:
+        self._inner, self._sight = inner, sight
+
+    async def get(self, name: str) -> Workload:
+        found = await self._inner.get(name)
+        if not self._sight.learn(found):
+            raise NotFoundError(f"workload {name!r} does not exist")
+        return found
+
+    async def list(self, page: Page | None = None) -> tuple[Sequence[Workload], str]:
+        async def visible(workload: Workload) -> bool:
+            return self._sight.learn(workload)
+
+        return await self._sight.fill(page, self._inner.list, visible)
+
+    async def create(self, workload: Workload) -> Workload:
+        self._sight.who.require(workload.namespace, "workload.namespace")
+        created = await self._inner.create(workload)
+        self._sight.learn(created)
+        return created
+
+    async def update(self, workload: Workload, *, expected_generation: int | None) -> Workload:
+        self._sight.who.require(workload.namespace, "workload.namespace")
+        await self._sight.require(workload.name)
+        return await self._inner.update(workload, expected_generation=expected_generation)
+
+    async def delete(self, name: str, *, expected_generation: int | None) -> None:
+        await self._sight.require(name)
+        await self._inner.delete(name, expected_generation=expected_generation)
+
+
+class _Events:
+    """An event belongs to everybody who sees all of its workloads."""
+
+    def __init__(self, inner: EventStore, sight: Sight) -> None:
+        self._inner, self._sight = inner, sight
+
+    async def get(self, event_id: str) -> TrafficEvent:
+        found = await self._inner.get(event_id)
+        if not await self._sight.sees_all(found.workloads):
+            raise NotFoundError(f"event {event_id!r} does not exist")
+        return found
+
+    async def create(self, event: TrafficEvent) -> TrafficEvent:
+        for workload in event.workloads:
+            await self._sight.require(workload)
+        return await self._inner.create(event)
+
+    async def update(self, event: TrafficEvent, *, expected_revision: int | None) -> TrafficEvent:
+        await self.get(event.id)
+        for workload in event.workloads:
+            await self._sight.require(workload)
+        return await self._inner.update(event, expected_revision=expected_revision)
+
+    async def list(
+        self,
+        *,
+        page: Page | None = None,
+        workload: str | None = None,
+        states: Sequence[str] = (),
+        category: str | None = None,
+        overlaps: tuple[datetime, datetime] | None = None,
+    ) -> tuple[Sequence[TrafficEvent], str]:
+        async def read(asked: Page) -> tuple[Sequence[TrafficEvent], str]:
+            return await self._inner.list(
+                page=asked, workload=workload, states=states, category=category, overlaps=overlaps
+            )
+
+        async def visible(event: TrafficEvent) -> bool:
+            return await self._sight.sees_all(event.workloads)
+
+        return await self._sight.fill(page, read, visible)
+
+    async def revisions(self, event_id: str) -> Sequence[TrafficEvent]:
+        kept = await self._inner.revisions(event_id)
+        # An older revision may have named other workloads.
+        return [event for event in kept if await self._sight.sees_all(event.workloads)]
+
+
+class _Traffic:
+    def __init__(self, inner: TrafficStore, sight: Sight) -> None:
+        self._inner, self._sight = inner, sight
+
+    async def upsert(self, samples: Sequence[TrafficSample]) -> int:
+        for workload in {sample.workload for sample in samples}:
+            await self._sight.require(workload)
+        return await self._inner.upsert(samples)
+
+    async def upsert_blocks(self, blocks: Sequence[TrafficBlock]) -> int:
+        for workload in {block.workload for block in blocks}:
+            await self._sight.require(workload)
+        return await self._inner.upsert_blocks(blocks)
+
+    async def read(
+        self, workload: str, start_at: datetime, end_at: datetime, *, step: timedelta = timedelta(minutes=1)
+    ) -> Sequence[tuple[datetime, float | None]]:
+        await self._sight.require(workload)
+        return await self._inner.read(workload, start_at, end_at, step=step)
+
+    async def span(self, workload: str) -> tuple[datetime, datetime] | None:
+        return await self._inner.span(workload) if await self._sight.sees(workload) else None
+
+
+class _Forecasts:
+    def __init__(self, inner: ForecastStore, sight: Sight) -> None:
+        self._inner, self._sight = inner, sight
+
+    async def save(self, run: ForecastRun, band: ForecastBand) -> None:
+        await self._sight.require(run.workload)
+        await self._inner.save(run, band)
+
+    async def latest(self, workload: str) -> tuple[ForecastRun, ForecastBand] | None:
+        return await self._inner.latest(workload) if await self._sight.sees(workload) else None
+
+    async def as_of(self, workload: str, at: datetime) -> tuple[ForecastRun, ForecastBand] | None:
+        return await self._inner.as_of(workload, at) if await self._sight.sees(workload) else None
+
+
+class _Decisions:
+    def __init__(self, inner: DecisionStore, sight: Sight) -> None:
+        self._inner, self._sight = inner, sight
+
+    async def append(self, decisions: Sequence[Decision]) -> None:
+        self._sight.who.require_fleet("recording decisions")
+        await self._inner.append(decisions)
+
+    async def outcome(self, outcome: Outcome) -> None:
+        self._sight.who.require_fleet("recording outcomes")
+        await self._inner.outcome(outcome)
+
+    async def get(self, decision_id: str) -> tuple[Decision, Outcome | None]:
+        found = await self._inner.get(decision_id)
+        if not await self._sight.sees(found[0].workload):
+            raise NotFoundError(f"decision {decision_id!r} does not exist")
+        return found
+
+    async def list(
+        self,
+        *,
+        workload: str | None = None,
+        start_at: datetime | None = None,
+        end_at: datetime | None = None,
+        changes_only: bool = False,
+        page: Page | None = None,
+    ) -> tuple[Sequence[tuple[Decision, Outcome | None]], str]:
+        async def read(asked: Page) -> tuple[Sequence[tuple[Decision, Outcome | None]], str]:
+            return await self._inner.list(
+                workload=workload, start_at=start_at, end_at=end_at, changes_only=changes_only, page=asked
+            )
+
+        async def visible(row: tuple[Decision, Outcome | None]) -> bool:
+            return await self._sight.sees(row[0].workload)
+
+        return await self._sight.fill(page, read, visible)
+
+    async def save_plan(self, plan: CapacityPlan) -> None:
+        self._sight.who.require_fleet("storing plans")
+        await self._inner.save_plan(plan)
+
+    async def plan(self, workload: str, revision: int | None = None) -> CapacityPlan:
+        await self._sight.require(workload)
+        return await self._inner.plan(workload, revision)
+
+
+class _States:
+    def __init__(self, inner: StateStore, sight: Sight) -> None:
+        self._inner, self._sight = inner, sight
+
+    async def load(self) -> Mapping[str, WorkloadState]:
+        states = await self._inner.load()
+        return {name: state for name, state in states.items() if await self._sight.sees(name)}
+
+    async def save(self, states: Mapping[str, WorkloadState]) -> None:
+        self._sight.who.require_fleet("storing states")
+        await self._inner.save(states)
+
+    async def overrides(self, workload: str | None = None) -> Mapping[str, Sequence[Override]]:
+        overrides = await self._inner.overrides(workload)
+        return {name: rows for name, rows in overrides.items() if await self._sight.sees(name)}
+
+    async def put_override(self, workload: str, override: Override) -> None:
+        await self._sight.require(workload)
+        await self._inner.put_override(workload, override)
+
+    async def delete_override(self, workload: str, override_id: str) -> None:
+        await self._sight.require(workload)
+        await self._inner.delete_override(workload, override_id)
+
+    async def pause(self) -> PauseState:
+        return await self._inner.pause()  # it holds for every namespace, so everybody may know
+
+    async def set_pause(self, state: PauseState) -> None:
+        self._sight.who.require_fleet("pausing or resuming the fleet")
+        await self._inner.set_pause(state)
+
+
+class _Warmups:
+    def __init__(self, inner: WarmupStore, sight: Sight) -> None:
+        self._inner, self._sight = inner, sight
+
+    async def append(self, workload: str, replica_id: str, at: datetime, sample: LeadSample) -> None:
+        self._sight.who.require_fleet("recording starts")
+        await self._inner.append(workload, replica_id, at, sample)
+
+    async def recent(self, workload: str, limit: int = 50) -> Sequence[LeadSample]:
+        return await self._inner.recent(workload, limit) if await self._sight.sees(workload) else ()
+
+
+class _ScopedUnitOfWork:
+    """Implements `controller.ports.UnitOfWork` over another one."""
+
+    workloads: WorkloadStore
+    events: EventStore
+    traffic: TrafficStore
+    forecasts: ForecastStore
+    decisions: DecisionStore
+    states: StateStore
+    warmups: WarmupStore
+    records: RecordStore
+
+    def __init__(self, inner: UnitOfWork, who: Caller) -> None:
+        self._inner, self._who = inner, who
+
+    async def __aenter__(self) -> Self:
+        inner = await self._inner.__aenter__()
+        sight = Sight(self._who, inner.workloads)
+        self.workloads = _Workloads(inner.workloads, sight)
+        self.events = _Events(inner.events, sight)
+        self.traffic = _Traffic(inner.traffic, sight)
+        self.forecasts = _Forecasts(inner.forecasts, sight)
+        self.decisions = _Decisions(inner.decisions, sight)
+        self.states = _States(inner.states, sight)
+        self.warmups = _Warmups(inner.warmups, sight)
+        self.records = inner.records  # request ids bear the caller's name already
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self._inner.__aexit__(exc_type, exc, tb)
+
+    async def commit(self) -> None:
+        await self._inner.commit()
+
+    async def require_leader(self, token: int) -> None:
+        await self._inner.require_leader(token)
+
+
+class ScopedStore:
+    """Implements `controller.ports.Store`: units of work see what the caller of the moment may see."""
+
+    def __init__(self, inner: Store) -> None:
+        self._inner = inner
+
+    def unit_of_work(self) -> UnitOfWork:
+        """A fresh transaction, not begun yet."""
+        who = caller()
+        inner = self._inner.unit_of_work()
+        return inner if who.namespaces is None else _ScopedUnitOfWork(inner, who)
+
+    async def check_revision(self) -> None:
+        """Raise PortError unless the schema is the one this release was built for."""
+        await self._inner.check_revision()
+
+    async def maintain(self, now: datetime, retention: Retention) -> int:
+        """Drop what is past its age."""
+        return await self._inner.maintain(now, retention)
+
+    async def close(self) -> None:
+        """Release every connection."""
+        await self._inner.close()
+
+
+class Directory:
+    """Namespaces of workloads, remembered for a moment: streams ask for every message they send."""
+
+    def __init__(self, store: Store, clock: Clock, *, age_max_s: float = 5.0, size_max: int = 20_000) -> None:
+        self._store, self._clock = store, clock
+        self._age_max_s, self._size_max = age_max_s, size_max
+        self._known: OrderedDict[str, tuple[float, str | None]] = OrderedDict()
+
+    async def sees(self, who: Caller, workloads: Sequence[str]) -> bool:
+        """Whether every workload exists for the caller; up to ``age_max_s`` behind the store."""
+        if who.namespaces is None:
+            return True
+        for workload in workloads:
+            namespace = await self._namespace(workload)
+            if namespace is None or not who.may_use(namespace):
+                return False
+        return True
+
+    async def _namespace(self, workload: str) -> str | None:
+        now_s = self._clock.monotonic()
+        read_s, namespace = self._known.get(workload, (float("-inf"), None))
+        if now_s - read_s <= self._age_max_s:
+            return namespace
+        async with self._store.unit_of_work() as uow:
+            try:
+                namespace = (await uow.workloads.get(workload)).namespace
+            except NotFoundError:
+                namespace = None
+        self._known[workload] = (now_s, namespace)
+        self._known.move_to_end(workload)
+        if len(self._known) > self._size_max:
+            self._known.popitem(last=False)
+        return namespace
