@@ -17,6 +17,7 @@ from datetime import datetime, timedelta
 from controller.core.resources import Page
 from controller.core.types import Decision, Mode, Workload
 from controller.ports import Store, UnavailableError
+from controller.usecases.caller import caller
 from controller.usecases.errors import MissingError, PreconditionError, UseCaseError
 from controller.usecases.workloads import find_workload
 
@@ -77,7 +78,7 @@ class Answers:
         try:
             answer = await self._read(name)
         except UnavailableError as error:
-            if name not in self._known:
+            if name not in self._known or not caller().may_use(self._known[name].workload.namespace):
                 raise StaleError(
                     "NO_FRESH_DECISION", "the database is away and nothing is known yet; try again"
                 ) from error
@@ -101,7 +102,8 @@ class Answers:
             try:
                 workload = await find_workload(uow, name)
             except MissingError:
-                self._known.pop(name, None)
+                if caller().namespaces is None:  # to anybody else it may only look missing
+                    self._known.pop(name, None)
                 raise
             rows, _ = await uow.decisions.list(workload=name, page=Page(1))
         answer = _Answer(workload, rows[0][0] if rows else None)
