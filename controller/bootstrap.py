@@ -26,7 +26,10 @@ from controller.adapters.forecaster import FitForecaster
 from controller.adapters.postgres import PostgresLeaseStore, PostgresStore, migrate
 from controller.adapters.redis import RedisSignalCache
 from controller.adapters.triton_metrics import TritonDemandMeter
-from controller.api.server import ApiDependencies, RunningServer, serve
+from controller.api.auth.oidc import OidcSettings
+from controller.api.auth.security import Security, SecurityFiles
+from controller.api.auth.tls import TlsPaths
+from controller.api.server import ApiDependencies, ApiLimits, RunningServer, check_bind, serve
 from controller.loop.control import Control
 from controller.loop.forecasting import Forecasting
 from controller.loop.leader import Leadership
@@ -88,9 +91,13 @@ async def open_runtime(
     Raises:
         PortError: the schema is on another revision, or a dependency is away.
         EmbeddedError: an embedded server cannot start, or another process holds the data folder.
-        BindError: the API's address is not loopback or not free.
+        SecurityError: a certificate, token or access file cannot be used.
+        BindError: the API's address is not free, or beyond loopback and not protected.
     """
     clock = clock or SystemClock()
+    # First: wrong security settings must not start servers.
+    security = Security(security_files(settings))
+    check_bind(settings.bind, security)
     async with AsyncExitStack() as stack:
         database_url, redis_url, servers = await _servers(settings, stack)
         store = PostgresStore(database_url)
@@ -112,7 +119,7 @@ async def open_runtime(
             actuator, wrap_meter(triton_meter), cache, store, ttl=SIGNAL_TTL_PERIODS * settings.scrape_period
         )
         forecaster = FitForecaster()
-        forecasting = Forecasting(store, forecaster, clock, settings)
+        forecasting = Forecasting(store, forecaster, clock, settings, cache)
         control = Control(store, cache, actuator, observer, forecasting, clock, settings)
         # Leases live on the database's clock, so leadership keeps the machine's time in a demo too.
         leadership = Leadership(
@@ -127,8 +134,16 @@ async def open_runtime(
             history=timedelta(seconds=settings.history_window_s),
             horizon=timedelta(seconds=settings.forecast_horizon_s),
         )
-        deps = ApiDependencies(store, cache, clock, forecaster=forecaster, actuator=actuator, preview=preview)
-        api = await serve(deps, settings.bind)
+        deps = ApiDependencies(
+            store,
+            cache,
+            clock,
+            forecaster=forecaster,
+            actuator=actuator,
+            preview=preview,
+            limits=api_limits(settings),
+        )
+        api = await serve(deps, settings.bind, security)
         stack.push_async_callback(api.stop)
         _announce(settings.data_dir, api, stack)
         loop: asyncio.Task[None] | None = None
@@ -167,6 +182,36 @@ async def _servers(
     database = settings.database_url.get_secret_value() if settings.database_url else embedded.database_url
     redis = settings.redis_url.get_secret_value() if settings.redis_url else embedded.redis_url
     return database, redis, watch
+
+
+def security_files(settings: Settings) -> SecurityFiles:
+    """Where the security settings are."""
+    tls = oidc = None
+    if settings.tls_cert is not None and settings.tls_key is not None:
+        tls = TlsPaths(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
+    if settings.oidc_issuer:
+        oidc = OidcSettings(
+            settings.oidc_issuer,
+            settings.oidc_audience,
+            settings.oidc_jwks,
+            settings.oidc_groups_claim,
+            settings.oidc_leeway_s,
+        )
+    return SecurityFiles(tls, settings.tokens_file, settings.access_file, oidc)
+
+
+def api_limits(settings: Settings) -> ApiLimits:
+    """The API's bounds, as far as they are settings."""
+    return ApiLimits(
+        message_bytes_max=settings.api_message_bytes_max,
+        streams_max=settings.api_streams_max,
+        unary_deadline_s=settings.api_unary_deadline_s,
+        rate_per_caller_qps=settings.api_rate_per_caller_qps,
+        rate_per_caller_burst=settings.api_rate_per_caller_burst,
+        calls_per_caller_max=settings.api_calls_per_caller_max,
+        streams_per_caller_max=settings.api_streams_per_caller_max,
+        connection_age_max_s=settings.api_connection_age_max_s,
+    )
 
 
 def _announce(data_dir: Path, api: RunningServer, stack: AsyncExitStack) -> None:

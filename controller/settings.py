@@ -3,6 +3,7 @@
 Every window, period and limit of the shell has its bound here; policy per workload lives on the workload.
 """
 
+import os
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -30,6 +31,33 @@ class Settings(BaseSettings):
     database_url: SecretStr | None = None  # None: the embedded PostgreSQL
     redis_url: SecretStr | None = None  # None: the embedded Valkey
     bind: str = "127.0.0.1:7443"
+    # /metrics, /healthz, /readyz. "": the host of `bind` and the port after it, a free one if that is 0. "off": none
+    http_bind: str = ""
+    metrics_workloads_max: Annotated[int, Field(ge=0, le=100_000)] = 1000  # with series of their own
+
+    # Who may call, and how they prove it: docs/security.md. Files are read again when they change.
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tls_client_ca: Path | None = None  # given: clients must show a certificate of it
+    tokens_file: Path | None = None
+    access_file: Path | None = None
+    oidc_issuer: str = ""
+    oidc_audience: str = ""
+    oidc_jwks: str = ""  # https URL or file
+    oidc_groups_claim: str = "groups"
+    oidc_leeway_s: Annotated[float, Field(ge=0, le=300)] = 30.0
+    # Of each caller, where callers are told apart; and of each call.
+    api_rate_per_caller_qps: Annotated[float, Field(gt=0, le=1e6)] = 200.0
+    api_rate_per_caller_burst: Annotated[float, Field(ge=1, le=1e6)] = 400.0
+    api_calls_per_caller_max: Annotated[int, Field(ge=1, le=100_000)] = 200
+    api_streams_per_caller_max: Annotated[int, Field(ge=1, le=100_000)] = 200
+    api_streams_max: Annotated[int, Field(ge=1, le=100_000)] = 1000
+    api_message_bytes_max: Annotated[int, Field(ge=65_536, le=64 * 1024 * 1024)] = 4 * 1024 * 1024
+    api_unary_deadline_s: Annotated[float, Field(gt=0, le=3600)] = 30.0
+    api_connection_age_max_s: Annotated[float, Field(ge=10, le=86_400)] = 3600.0
+    # Folders that model files may lie in, separated as in PATH. "": the data folder and, unless it is /, the one
+    # this process was started in.
+    model_roots: str = ""
     actuator: Literal["local_process", "dry_run"] = "local_process"
     # stands for what a cluster adds before a process starts: GPU node, image pull
     provisioning_delay_s: Annotated[float, Field(ge=0, le=3600)] = 0.0
@@ -82,6 +110,31 @@ class Settings(BaseSettings):
                 "forecast_horizon_s must hold at least two steps: raise it or lower forecast_step_s"
             )
         return self
+
+    @model_validator(mode="after")
+    def _security_is_whole(self) -> Self:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key belong together; set both or neither")
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            raise ValueError("tls_client_ca needs tls_cert and tls_key: only TLS asks for certificates")
+        oidc = (self.oidc_issuer, self.oidc_audience, self.oidc_jwks)
+        if any(oidc) and not all(oidc):
+            raise ValueError("oidc_issuer, oidc_audience and oidc_jwks belong together; set all or none")
+        if (any(oidc) or self.tls_client_ca is not None) and self.access_file is None:
+            raise ValueError(
+                "access_file is needed with oidc_issuer or tls_client_ca; it says who may do what"
+            )
+        return self
+
+    @property
+    def model_folders(self) -> tuple[Path, ...]:
+        """Folders that model files may lie in, absolute and without links."""
+        if self.model_roots:
+            named = [Path(part) for part in self.model_roots.split(os.pathsep) if part]
+        else:
+            here = Path.cwd()
+            named = [self.data_dir, *([here] if here != Path(here.root) else [])]
+        return tuple(folder.expanduser().resolve() for folder in named)
 
     @property
     def forecast_step(self) -> timedelta:

@@ -115,11 +115,13 @@ class LocalProcessActuator:
         provisioning_delay_s: float = 0.0,
         drain_s: int = 10,
         health_period_s: float = 2.0,
+        model_folders: Sequence[Path] | None = None,
         environment: Callable[[], TritonEnvironment] = TritonEnvironment.find,
     ) -> None:
         self._folder, self._clock, self._wall = folder, clock, SystemClock()
         self._replica_limit, self._provisioning_delay_s = replica_limit, provisioning_delay_s
         self._drain_s, self._health_period_s = drain_s, health_period_s
+        self._model_folders = model_folders
         self._find_environment = environment
         self._environment: TritonEnvironment | None = None
         self._lock: FolderLock | None = None
@@ -143,6 +145,7 @@ class LocalProcessActuator:
             clock,
             replica_limit=settings.replica_limit,
             provisioning_delay_s=settings.provisioning_delay_s,
+            model_folders=settings.model_folders,
         )
 
     async def observe(self, workloads: Sequence[Workload]) -> Mapping[str, PoolView]:
@@ -268,7 +271,7 @@ class LocalProcessActuator:
                     self._lock = await FolderLock.acquire(folder.path)
                     # We hold the folder, so whatever servers of it left in shared memory is litter.
                     remove_shared_memory(shm_prefix(folder.path))
-            return await asyncio.to_thread(_build, workload, self._folder.resolve())
+            return await asyncio.to_thread(_build, workload, self._folder.resolve(), self._model_folders)
         except EmbeddedError as error:
             raise UnavailableError(str(error)) from error
         except (ValueError, OSError) as error:
@@ -437,7 +440,21 @@ def _target(running: _Running) -> WarmTarget:
     )
 
 
-def _build(workload: Workload, folder: Path) -> ServedModel:
+def _model_path(engine: str, folders: Sequence[Path] | None) -> Path:
+    """The file a workload names, links followed; raise ValueError unless it lies in one of the folders.
+
+    Whoever may name a workload would otherwise have the controller read, and serve, any file of its user.
+    """
+    path = Path(engine).expanduser().resolve()
+    if folders is not None and not any(path.is_relative_to(folder) for folder in folders):
+        raise ValueError(
+            f"target: engine {engine} lies outside of the folders for models, {', '.join(map(str, folders))}; "
+            "move it there, or name its folder in FORECREST_MODEL_ROOTS"
+        )
+    return path
+
+
+def _build(workload: Workload, folder: Path, model_folders: Sequence[Path] | None = None) -> ServedModel:
     """The repository for a workload's target.
 
     Raises:
@@ -445,7 +462,11 @@ def _build(workload: Workload, folder: Path) -> ServedModel:
     """
     target = dict(workload.target)
     engine = target.pop("engine", None)
-    path = Path(engine).expanduser() if engine else folder / "engines" / f"two_tower_{_BUILT_IN_SEED}.onnx"
+    path = (
+        _model_path(engine, model_folders)
+        if engine
+        else folder / "engines" / f"two_tower_{_BUILT_IN_SEED}.onnx"
+    )
     if not engine and not path.exists():
         fresh = path.with_suffix(".new")
         write_two_tower(fresh, seed=_BUILT_IN_SEED)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from pydantic import ValidationError
 
+from controller import redaction
 from controller.cli.common import EXIT_USAGE, CliError, err, out, run
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def configure_logging(level: str) -> None:
     logging.basicConfig(
         level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", datefmt="%H:%M:%S"
     )
+    redaction.install()
     # What it has to say at INFO is its own plumbing, a screenful of it before our first line.
     logging.getLogger("alembic").setLevel(logging.WARNING)
 
@@ -84,6 +86,7 @@ async def run_controller(settings: "Settings", where: str, actuator: "Actuator |
     """
     # Imported late: the composition root pulls in every adapter, and most commands need none.
     from controller.adapters.embedded import EmbeddedError  # noqa: PLC0415
+    from controller.api.auth.security import SecurityError  # noqa: PLC0415
     from controller.api.server import BindError  # noqa: PLC0415
     from controller.bootstrap import open_runtime  # noqa: PLC0415
     from controller.ports import PortError  # noqa: PLC0415
@@ -101,7 +104,7 @@ async def run_controller(settings: "Settings", where: str, actuator: "Actuator |
             for task in done:
                 task.result()
             raise CliError("The control loop ended by itself; see the log above.")
-    except (EmbeddedError, BindError, PortError) as error:
+    except (EmbeddedError, BindError, SecurityError, PortError) as error:
         raise CliError(str(error)) from error
     finally:
         if has_served:

@@ -12,8 +12,10 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
+from controller.accuracy import HourScore, Parts, Standing
+from controller.core.engines import Engine, EngineProfile
 from controller.core.leadtime import LeadSample
 from controller.core.resources import (
     ForecastRun,
@@ -24,10 +26,20 @@ from controller.core.resources import (
     TrafficEvent,
     TrafficSample,
 )
-from controller.core.types import CapacityPlan, Decision, ForecastBand, Override, Workload, WorkloadState
+from controller.core.types import (
+    CapacityPlan,
+    Contract,
+    Decision,
+    ForecastBand,
+    Override,
+    Workload,
+    WorkloadState,
+)
 from controller.ports import (
+    AccuracyStore,
     Clock,
     DecisionStore,
+    EngineStore,
     EventStore,
     ForecastStore,
     NotFoundError,
@@ -161,15 +173,10 @@ class _Events:
         self,
         *,
         page: Page | None = None,
-        workload: str | None = None,
-        states: Sequence[str] = (),
-        category: str | None = None,
-        overlaps: tuple[datetime, datetime] | None = None,
+        **filters: Any,  # noqa: ANN401 -- whatever the port has: it narrows only
     ) -> tuple[Sequence[TrafficEvent], str]:
         async def read(asked: Page) -> tuple[Sequence[TrafficEvent], str]:
-            return await self._inner.list(
-                page=asked, workload=workload, states=states, category=category, overlaps=overlaps
-            )
+            return await self._inner.list(page=asked, **filters)
 
         async def visible(event: TrafficEvent) -> bool:
             return await self._sight.sees_all(event.workloads)
@@ -220,6 +227,41 @@ class _Forecasts:
     async def as_of(self, workload: str, at: datetime) -> tuple[ForecastRun, ForecastBand] | None:
         return await self._inner.as_of(workload, at) if await self._sight.sees(workload) else None
 
+    async def newest(self, workloads: Sequence[str]) -> Mapping[str, str]:
+        return await self._inner.newest([name for name in workloads if await self._sight.sees(name)])
+
+
+class _Accuracy:
+    def __init__(self, inner: AccuracyStore, sight: Sight) -> None:
+        self._inner, self._sight = inner, sight
+
+    async def put_parts(self, parts: Parts) -> None:
+        self._sight.who.require_fleet("storing forecasts")
+        await self._inner.put_parts(parts)
+
+    async def parts(self, forecast_id: str) -> Parts | None:
+        found = await self._inner.parts(forecast_id)
+        return found if found is not None and await self._sight.sees(found.workload) else None
+
+    async def put_scores(self, workload: str, hours: Sequence[HourScore]) -> None:
+        self._sight.who.require_fleet("storing scores")
+        await self._inner.put_scores(workload, hours)
+
+    async def scores(self, workload: str, start_at: datetime, end_at: datetime) -> Sequence[HourScore]:
+        if not await self._sight.sees(workload):
+            return ()
+        return await self._inner.scores(workload, start_at, end_at)
+
+    async def scored_until(self, workload: str) -> datetime | None:
+        return await self._inner.scored_until(workload) if await self._sight.sees(workload) else None
+
+    async def put_standing(self, standing: Standing) -> None:
+        self._sight.who.require_fleet("storing scores")
+        await self._inner.put_standing(standing)
+
+    async def standing(self, workload: str) -> Standing | None:
+        return await self._inner.standing(workload) if await self._sight.sees(workload) else None
+
 
 class _Decisions:
     def __init__(self, inner: DecisionStore, sight: Sight) -> None:
@@ -242,16 +284,11 @@ class _Decisions:
     async def list(
         self,
         *,
-        workload: str | None = None,
-        start_at: datetime | None = None,
-        end_at: datetime | None = None,
-        changes_only: bool = False,
         page: Page | None = None,
+        **filters: Any,  # noqa: ANN401 -- as above
     ) -> tuple[Sequence[tuple[Decision, Outcome | None]], str]:
         async def read(asked: Page) -> tuple[Sequence[tuple[Decision, Outcome | None]], str]:
-            return await self._inner.list(
-                workload=workload, start_at=start_at, end_at=end_at, changes_only=changes_only, page=asked
-            )
+            return await self._inner.list(page=asked, **filters)
 
         async def visible(row: tuple[Decision, Outcome | None]) -> bool:
             return await self._sight.sees(row[0].workload)
@@ -278,6 +315,15 @@ class _States:
     async def save(self, states: Mapping[str, WorkloadState]) -> None:
         self._sight.who.require_fleet("storing states")
         await self._inner.save(states)
+
+    async def keep_contracts(self, contracts: Sequence[tuple[str, Contract]]) -> None:
+        self._sight.who.require_fleet("storing contracts")
+        await self._inner.keep_contracts(contracts)
+
+    async def kept_contract(self, workload: str, occurrence_id: str) -> Contract | None:
+        if not await self._sight.sees(workload):
+            return None
+        return await self._inner.kept_contract(workload, occurrence_id)
 
     async def overrides(self, workload: str | None = None) -> Mapping[str, Sequence[Override]]:
         overrides = await self._inner.overrides(workload)
@@ -311,6 +357,34 @@ class _Warmups:
         return await self._inner.recent(workload, limit) if await self._sight.sees(workload) else ()
 
 
+class _Engines:
+    """The catalogue is for all: everybody reads it, and who changes it changes it for every namespace."""
+
+    def __init__(self, inner: EngineStore, sight: Sight) -> None:
+        self._inner, self._sight = inner, sight
+
+    async def get(self, engine_id: str) -> Engine:
+        return await self._inner.get(engine_id)
+
+    async def create(self, engine: Engine) -> Engine:
+        self._sight.who.require_fleet("the engine catalogue")
+        return await self._inner.create(engine)
+
+    async def update(self, engine: Engine, *, expected_generation: int | None) -> Engine:
+        self._sight.who.require_fleet("the engine catalogue")
+        return await self._inner.update(engine, expected_generation=expected_generation)
+
+    async def list(self, page: Page | None = None) -> tuple[Sequence[Engine], str]:
+        return await self._inner.list(page)
+
+    async def put_profile(self, profile: EngineProfile) -> EngineProfile:
+        self._sight.who.require_fleet("the engine catalogue")
+        return await self._inner.put_profile(profile)
+
+    async def profiles(self, engine_ids: Sequence[str] | None = None) -> Sequence[EngineProfile]:
+        return await self._inner.profiles(engine_ids)
+
+
 class _ScopedUnitOfWork:
     """Implements `controller.ports.UnitOfWork` over another one."""
 
@@ -318,9 +392,11 @@ class _ScopedUnitOfWork:
     events: EventStore
     traffic: TrafficStore
     forecasts: ForecastStore
+    accuracy: AccuracyStore
     decisions: DecisionStore
     states: StateStore
     warmups: WarmupStore
+    engines: EngineStore
     records: RecordStore
 
     def __init__(self, inner: UnitOfWork, who: Caller) -> None:
@@ -333,6 +409,8 @@ class _ScopedUnitOfWork:
         self.events = _Events(inner.events, sight)
         self.traffic = _Traffic(inner.traffic, sight)
         self.forecasts = _Forecasts(inner.forecasts, sight)
+        self.accuracy = _Accuracy(inner.accuracy, sight)
+        self.engines = _Engines(inner.engines, sight)
         self.decisions = _Decisions(inner.decisions, sight)
         self.states = _States(inner.states, sight)
         self.warmups = _Warmups(inner.warmups, sight)
