@@ -187,6 +187,14 @@ class ForecastStore(Protocol):
         """Id of the newest run by origin, for workloads that have any; far cheaper than reading it."""
         ...
 
+    async def put_said(self, workload: str, record: bytes) -> None:
+        """Replace what near demand remembers of a workload's forecasts (``NearModel.record``)."""
+        ...
+
+    async def said(self, workload: str) -> bytes | None:
+        """What was put last, or None."""
+        ...
+
 
 class AccuracyStore(Protocol):
     """What forecasts are made of, how good they were, and which model makes them."""
@@ -540,7 +548,11 @@ class DemandMeterPort(Protocol):
 
 
 class NearModel(Protocol):
-    """What one workload's demand may reach before replicas ordered now are warm. Learns; nothing outlives it."""
+    """What one workload's demand may reach before replicas ordered now are warm. Learns.
+
+    Its measurements are made anew after a restart; what forecasts said, which nobody can ask them again, outlives
+    it as a record.
+    """
 
     async def calibrate(self, minutes: Sequence[tuple[datetime, float | None]], *, lead: timedelta) -> bool:
         """Measure anew on a history of minutes (QPS, oldest first, None unknown), for this lead time.
@@ -559,6 +571,23 @@ class NearModel(Protocol):
         """
         ...
 
+    def record(self) -> bytes:
+        """What the forecast said beforehand, to be kept; about 80 kB."""
+        ...
+
+    def restore(self, record: bytes) -> None:
+        """Go on from a record, before the first minute. One that cannot be read is as good as none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Refit:
+    """One forecast and what its median is made of; no parts where there are no numbers."""
+
+    run: ForecastRun
+    band: ForecastBand
+    parts: Parts | None = None
+
 
 class ForecastPort(Protocol):
     """Runs the forecaster away from the event loop."""
@@ -576,8 +605,49 @@ class ForecastPort(Protocol):
         """Forecast from history on a regular grid (QPS, None unknown). Never raises for poor history: the state says so."""
         ...
 
+    async def refit(
+        self,
+        history: Sequence[tuple[datetime, float | None]],
+        *,
+        step: timedelta,
+        horizon_steps: int,
+        events: Sequence[Event],
+        now: datetime,
+        standing: Standing,
+    ) -> Refit:
+        """Forecast the standing's workload by its champion, otherwise as ``forecast``."""
+        ...
+
+    async def score(
+        self,
+        history: Sequence[tuple[datetime, float | None]],
+        step: timedelta,
+        span: timedelta,
+        asked: Sequence[tuple[datetime, timedelta, ForecastBand]],
+    ) -> Sequence[HourScore]:
+        """Score stretches ``[at, at + span)`` of history by bands that stood ``lead`` before; ``asked``: (at, lead, band)."""
+        ...
+
+    async def contest(
+        self,
+        standing: Standing,
+        history: Sequence[tuple[datetime, float | None]],
+        *,
+        horizon_steps: int,
+        events: Sequence[Event],
+        now: datetime,
+    ) -> Standing:
+        """Backtest every candidate model on history, and return the standing after it. Takes a second or so."""
+        ...
+
     def trust(self, band: ForecastBand, observed: Sequence[tuple[datetime, float | None]]) -> Trust:
-        """Judge a band by what was observed since its origin."""
+        """Judge a band by what was observed since its origin; give two weeks before it, too, to compare with."""
+        ...
+
+    def verdict(
+        self, band: ForecastBand, observed: Sequence[tuple[datetime, float | None]]
+    ) -> tuple[Trust, str]:
+        """Judge as ``trust`` does, with the numbers behind it in a sentence."""
         ...
 
     def near_model(self) -> NearModel:

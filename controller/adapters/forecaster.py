@@ -8,26 +8,27 @@ nothing more than the facade does: its input errors become a FAILED band with th
 import asyncio
 import hashlib
 import math
+import struct
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pandas as pd
 
+from controller.accuracy import HourScore, Parts, Standing
+from controller.adapters.scoring import contest, judge, score
 from controller.core.resources import ForecastRun
 from controller.core.types import Event, ForecastBand, ForecastState, NearDemand, Trust
-from controller.ports import NearModel
+from controller.ports import NearModel, Refit
 from forecaster import Event as KnownEvent
-from forecaster import ForecastInputError, forecast, nowcast
+from forecaster import ForecastInputError, nowcast
+from forecaster.candidates import forecast_as
+from forecaster.explain import decompose, quantum, rounded
 from forecaster.nearcast import Nearcast, Newest, calibrate, long_mean, short_mean
 from forecaster.types import Floats
 
-LEVELS: tuple[float, ...] = (0.1, 0.5, 0.9, 0.95, 0.99)
-# Steps that must have been scored before a forecast is called proven or distrusted.
-TRUST_STEPS_MIN = 12
-# Distrust: worse than yesterday's value by this factor, and misses its upper bound this often.
-PINBALL_RATIO_MAX = 1.5
-UPPER_MISS_SHARE_MAX = 0.2
+# Up to what a policy serves by default (P99.9): the core never extrapolates beyond the outermost level.
+LEVELS: tuple[float, ...] = (0.1, 0.5, 0.9, 0.95, 0.99, 0.995, 0.999)
 
 MINUTE = timedelta(minutes=1)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -45,6 +46,11 @@ CORRECTED_BY_MINUTES = 24
 CORRECTION_GAIN = 0.9
 CORRECTION_HALF_LIFE_MINUTES = 60.0
 CORRECTION_MEMORY_MINUTES = 8.0
+
+# A record: version, lead time in minutes; newest minute since 1970; the ring itself.
+_RECORD, _NEWEST = struct.Struct("<HH"), struct.Struct("<q")
+_RECORD_VERSION = 1
+_RECORD_BYTES = _RECORD.size + _NEWEST.size + 4 * NEAR_HISTORY_MINUTES
 
 Minutes = Sequence[tuple[datetime, float | None]]
 
@@ -66,11 +72,64 @@ class FitForecaster:
         now: datetime,
     ) -> tuple[ForecastRun, ForecastBand]:
         """Forecast ``workload`` from ``history`` (QPS per step, None unknown), starting one step after its last bucket."""
-        async with self._turn:
-            return await asyncio.to_thread(_fit, workload, history, step, horizon_steps, events, now)
+        made = await self.refit(
+            history,
+            step=step,
+            horizon_steps=horizon_steps,
+            events=events,
+            now=now,
+            standing=Standing(workload),
+        )
+        return made.run, made.band
 
-    def trust(self, band: ForecastBand, observed: Sequence[tuple[datetime, float | None]]) -> Trust:
-        """Judge ``band`` by what came after its origin, against the same time a day earlier."""
+    async def refit(
+        self,
+        history: Minutes,
+        *,
+        step: timedelta,
+        horizon_steps: int,
+        events: Sequence[Event],
+        now: datetime,
+        standing: Standing,
+    ) -> Refit:
+        """Forecast as ``forecast`` does, by the champion, and say what the median is made of."""
+        async with self._turn:
+            return await asyncio.to_thread(
+                _fit, standing.workload, history, step, horizon_steps, events, now, standing
+            )
+
+    async def score(
+        self,
+        history: Minutes,
+        step: timedelta,
+        span: timedelta,
+        asked: Sequence[tuple[datetime, timedelta, ForecastBand]],
+    ) -> tuple[HourScore, ...]:
+        """Score stretches of ``history`` by the forecasts that stood some lead before them."""
+        async with self._turn:
+            return await asyncio.to_thread(score, history, step, span, asked)
+
+    async def contest(
+        self,
+        standing: Standing,
+        history: Minutes,
+        *,
+        horizon_steps: int,
+        events: Sequence[Event],
+        now: datetime,
+    ) -> Standing:
+        """Backtest every candidate and return the standing after it."""
+        async with self._turn:
+            return await asyncio.to_thread(
+                contest, standing, _series(history), horizon_steps, [_known(e) for e in events], LEVELS, now
+            )
+
+    def trust(self, band: ForecastBand, observed: Minutes) -> Trust:
+        """Judge ``band`` by what came after its origin, against the same time a week or a day earlier."""
+        return judge(band, observed)[0]
+
+    def verdict(self, band: ForecastBand, observed: Minutes) -> tuple[Trust, str]:
+        """Judge as ``trust`` does, with the numbers behind it in a sentence."""
         return judge(band, observed)
 
     def near_model(self) -> NearModel:
@@ -81,8 +140,8 @@ class FitForecaster:
 class FitNearModel:
     """Quantiles of the highest demand within the lead time, measured on the workload's own minutes.
 
-    What the forecast said beforehand is kept in memory only (80 kB): after a restart its record starts anew,
-    and the forecast takes part again once a day of it has been seen; until then demand speaks for itself.
+    What the forecast said beforehand is kept as a record (80 kB) that a restart goes on from. Without one the
+    forecast takes part once a day of it has been seen; until then demand speaks for itself.
     A DISTRUSTED forecast gives no base here either, while the quantiles go on from demand itself, which the
     core uses whatever the trust: they are measured on the workload's record with its newest errors in it.
     """
@@ -151,12 +210,37 @@ class FitNearModel:
         return NearDemand(now, self._lead, NEAR_LEVELS, tuple(qps.tolist()))
 
 
+    def record(self) -> bytes:
+        """What the forecast said, with the lead time it was said for."""
+        return _RECORD.pack(_RECORD_VERSION, self._lead_minutes) + self._said.pack()
+
+    def restore(self, record: bytes) -> None:
+        """Go on from a record; one of another release, or cut short, is as good as none."""
+        if len(record) != _RECORD_BYTES:
+            return
+        version, lead_minutes = _RECORD.unpack_from(record)
+        if version == _RECORD_VERSION:
+            self._lead_minutes, self._said = lead_minutes, _Said.unpack(record[_RECORD.size :])
+
+
 class _Said:
     """The highest forecast median within the lead time, as said at each of the last minutes; NaN where nothing was."""
 
     def __init__(self) -> None:
-        self._ring = np.full(NEAR_HISTORY_MINUTES, np.nan, dtype=np.float32)
+        self._ring = np.full(NEAR_HISTORY_MINUTES, np.nan, dtype="<f4")
         self._newest: int | None = None
+
+    def pack(self) -> bytes:
+        return _NEWEST.pack(-1 if self._newest is None else self._newest) + self._ring.tobytes()
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> "_Said":
+        said = cls()
+        (newest,) = _NEWEST.unpack_from(packed)
+        if newest >= 0:
+            said._newest = newest
+            said._ring = np.frombuffer(packed, dtype="<f4", offset=_NEWEST.size).copy()
+        return said
 
     def put(self, minute: int, value: float) -> None:
         newest = minute - 1 if self._newest is None else self._newest
@@ -220,20 +304,25 @@ def _known(event: Event) -> KnownEvent:
     )
 
 
+def _series(history: Minutes) -> pd.Series:
+    times = pd.DatetimeIndex([at for at, _ in history], tz=UTC)
+    return pd.Series([np.nan if v is None else v for _, v in history], index=times, dtype="float64")
+
+
 def _fit(
     workload: str,
-    history: Sequence[tuple[datetime, float | None]],
+    history: Minutes,
     step: timedelta,
     horizon_steps: int,
     events: Sequence[Event],
     now: datetime,
-) -> tuple[ForecastRun, ForecastBand]:
-    times = pd.DatetimeIndex([at for at, _ in history], tz=UTC)
-    series = pd.Series([np.nan if v is None else v for _, v in history], index=times, dtype="float64")
+    standing: Standing,
+) -> Refit:
+    series, known = _series(history), [_known(e) for e in events]
     last_at = history[-1][0]
-    run_id = _run_id(workload, series, events, step, horizon_steps)
+    run_id = _run_id(workload, series, events, step, horizon_steps, standing.champion)
     try:
-        result = forecast(series, horizon_steps, LEVELS, [_known(e) for e in events])
+        result = forecast_as(standing.champion, series, horizon_steps, LEVELS, known)
     except ForecastInputError as error:
         band = ForecastBand(
             run_id,
@@ -246,7 +335,8 @@ def _fit(
             frozenset(),
             (str(error),),
         )
-        return ForecastRun(run_id, workload, last_at + step, now, horizon_steps), band
+        return Refit(ForecastRun(run_id, workload, last_at + step, now, horizon_steps), band)
+    why = decompose(result, series, known, model=standing.champion)
     start_at = result.index[0].to_pydatetime()
     band = ForecastBand(
         id=run_id,
@@ -254,7 +344,8 @@ def _fit(
         start_at=start_at,
         step=step,
         levels=LEVELS,
-        qps=tuple(tuple(row) for row in result.values.tolist()),
+        # Rounded to what the parts of the median are multiples of, far below what anybody can measure.
+        qps=tuple(tuple(row) for row in rounded(result.values, quantum(result.median)).tolist()),
         state=ForecastState(result.state.value),
         event_ids=frozenset(e.id for e in events if e.end_at > start_at),
         reasons=result.reasons,
@@ -271,38 +362,37 @@ def _fit(
             ("correction_half_life_s", result.correction_half_life.total_seconds()),
         ),
     )
-    return run, band
+    parts = Parts(
+        forecast_id=run_id,
+        workload=workload,
+        created_at=now,
+        model=standing.champion,
+        model_reason=standing.reason,
+        sentence=why.sentence,
+        baseline=float(why.baseline[0]),
+        trend=_single(why.trend),
+        event=_single(why.event),
+        correction=_single(why.correction),
+    )
+    return Refit(run, band, parts)
+
+
+def _single(values: Floats) -> tuple[float, ...]:
+    """Round to single precision, as parts are kept: still multiples of the same power of two."""
+    return tuple(values.astype(np.float32).astype(np.float64).tolist())
 
 
 def _run_id(
-    workload: str, series: pd.Series, events: Sequence[Event], step: timedelta, horizon_steps: int
+    workload: str,
+    series: pd.Series,
+    events: Sequence[Event],
+    step: timedelta,
+    horizon_steps: int,
+    model: str,
 ) -> str:
     digest = hashlib.sha256()
-    digest.update(repr((workload, step, horizon_steps, sorted((e.id, e.revision) for e in events))).encode())
+    known = sorted((e.id, e.revision) for e in events)
+    digest.update(repr((workload, step, horizon_steps, known, model)).encode())
     digest.update(series.to_numpy().tobytes())
     digest.update(str(series.index[-1]).encode())
     return f"{workload}-{series.index[-1]:%Y%m%dT%H%M%S}-{digest.hexdigest()[:12]}"
-
-
-def judge(band: ForecastBand, observed: Sequence[tuple[datetime, float | None]]) -> Trust:
-    """Compare the band's median and upper bound with what was observed since its origin.
-
-    DISTRUSTED needs both: a median clearly worse than the value of a day before, and an upper bound missed
-    far more often than it says. Either alone happens to good forecasts too.
-    """
-    values = {at: v for at, v in observed if v is not None}
-    middle, upper = band.levels.index(0.5), len(band.levels) - 1
-    error, naive_error, missed, count = 0.0, 0.0, 0, 0
-    for index, row in enumerate(band.qps):
-        at = band.start_at + band.step * index
-        actual, naive = values.get(at), values.get(at - timedelta(days=1))
-        if actual is None or naive is None:
-            continue
-        count += 1
-        error += abs(actual - row[middle])
-        naive_error += abs(actual - naive)
-        missed += actual > row[upper]
-    if count < TRUST_STEPS_MIN:
-        return Trust.UNPROVEN
-    worse = error > PINBALL_RATIO_MAX * max(naive_error, 1e-9)
-    return Trust.DISTRUSTED if worse and missed / count > UPPER_MISS_SHARE_MAX else Trust.TRUSTED

@@ -1,35 +1,70 @@
 """Keep a fresh forecast per workload: refit at its own cadence, at once when events change; judge its record.
 
 Promises: one failing workload never stops the rest; a workload keeps its last forecast, whose age the core
-sees. Called by the runner while this process leads.
+sees. Each hour of truth is scored once it is over, twice at that, because minutes may be late; every few hours
+the candidate models are compared, and the champion makes the forecasts until another one has clearly won.
+Scores and champions are stored, so a new leader goes on where the last one was; a defect in judging costs no
+forecast. Called by the runner while this process leads.
 """
 
 import logging
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from zlib import crc32
 
+from controller.accuracy import LEADS, SPAN, Standing
 from controller.core.types import Event, ForecastBand, ForecastState, Trust, Workload
 from controller.loop.near import NearForecasting
-from controller.ports import Clock, ForecastPort, Store, UnavailableError
+from controller.ports import Clock, ForecastPort, SignalCache, Store, UnavailableError
 from controller.settings import Settings
+from controller.usecases.topics import CHANGES
 
 log = logging.getLogger(__name__)
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 RETRY_S = 15.0
+# A leader that begins scores this much of the past at most.
+SCORED_BACK = timedelta(days=1)
+# A backtest costs about as much as ten refits.
+CONTEST_PERIOD = timedelta(hours=6)
+
+
+@dataclass(slots=True)
+class _Judged:
+    """What this process knows of a workload's record."""
+
+    standing: Standing
+    scored_at: datetime | None  # start of the last scored stretch
+    contest_at: datetime
+
+
+def _floor(at: datetime, step: timedelta) -> datetime:
+    return at - (at - EPOCH) % step
 
 
 class Forecasting:
     """Forecasts and trust per workload; ``near`` holds near demand, which has a rhythm of its own."""
 
-    def __init__(self, store: Store, forecaster: ForecastPort, clock: Clock, settings: Settings) -> None:
+    def __init__(
+        self,
+        store: Store,
+        forecaster: ForecastPort,
+        clock: Clock,
+        settings: Settings,
+        signals: SignalCache | None = None,
+    ) -> None:
         self._store, self._forecaster, self._clock, self._settings = store, forecaster, clock, settings
+        self._signals = signals
+        self._judged: dict[str, _Judged] = {}
         self._due: dict[str, tuple[datetime, str]] = {}
         self.bands: dict[str, ForecastBand] = {}
         self.trust: dict[str, Trust] = {}
         self.near = NearForecasting(store, forecaster, clock, settings)
 
     async def load(self, workloads: Sequence[Workload]) -> None:
-        """Continue with stored forecasts after a start or a takeover."""
+        """Continue with stored forecasts and records after a start or a takeover."""
+        self._judged.clear()  # another leader may have gone on meanwhile
         for workload in workloads:
             async with self._store.unit_of_work() as uow:
                 stored = await uow.forecasts.latest(workload.name)
@@ -61,6 +96,7 @@ class Forecasting:
             self.bands.pop(gone, None)
             self._due.pop(gone, None)
             self.trust.pop(gone, None)
+            self._judged.pop(gone, None)
         return made
 
     def _pause(self, workload: str) -> timedelta:
@@ -74,41 +110,120 @@ class Forecasting:
         return timedelta(seconds=min(period_s, RETRY_S) if wants_history else period_s)
 
     async def _refit(self, workload: Workload, events: Sequence[Event], now: datetime) -> None:
-        step = self._settings.forecast_step
+        step, name = self._settings.forecast_step, workload.name
         # Only whole buckets: a half-filled last one would read as a fall in demand.
-        end_at = datetime.fromtimestamp(
-            now.timestamp() // step.total_seconds() * step.total_seconds(), now.tzinfo
-        )
+        end_at = _floor(now, step)
+        judged = await self._record(name, now)
         async with self._store.unit_of_work() as uow:
-            span = await uow.traffic.span(workload.name)
+            span = await uow.traffic.span(name)
             if span is None:
                 return
-            start_at = max(span[0], end_at - timedelta(seconds=self._settings.history_window_s))
-            start_at = datetime.fromtimestamp(
-                start_at.timestamp() // step.total_seconds() * step.total_seconds(), now.tzinfo
-            )
-            history = (
-                await uow.traffic.read(workload.name, start_at, end_at, step=step)
-                if start_at < end_at
-                else ()
-            )
-            earlier = await uow.forecasts.as_of(
-                workload.name, now - timedelta(seconds=self._settings.trust_window_s)
-            )
+            window = timedelta(seconds=self._settings.history_window_s)
+            start_at = _floor(max(span[0], end_at - window), step)
+            history = await uow.traffic.read(name, start_at, end_at, step=step) if start_at < end_at else ()
+            earlier = await uow.forecasts.as_of(name, now - timedelta(seconds=self._settings.trust_window_s))
         if not history:
             return
-        run, band = await self._forecaster.forecast(
-            workload.name,
+        made = await self._forecaster.refit(
             history,
             step=step,
             horizon_steps=self._settings.horizon_steps,
             events=events,
             now=now,
+            standing=judged.standing,
         )
         async with self._store.unit_of_work() as uow:
-            await uow.forecasts.save(run, band)
+            await uow.forecasts.save(made.run, made.band)
+            if made.parts is not None:
+                await uow.accuracy.put_parts(made.parts)
             await uow.commit()
-        self.bands[workload.name] = band
-        self.trust[workload.name] = (
-            Trust.UNPROVEN if earlier is None else self._forecaster.trust(earlier[1], history)
-        )
+        self.bands[name] = made.band
+        await self._announce(name)
+        trust, sentence = Trust.UNPROVEN, ""
+        if earlier is not None:
+            trust, sentence = self._forecaster.verdict(earlier[1], history)
+        self.trust[name] = trust
+        try:
+            await self._judge(judged, history, events, now, trust, sentence)
+        except UnavailableError:
+            raise
+        except Exception:  # the forecast is made and stored; its record is tried again at the next refit
+            log.exception("the record of %s could not be kept", name)
+
+    async def _record(self, name: str, now: datetime) -> _Judged:
+        found = self._judged.get(name)
+        if found is None:
+            async with self._store.unit_of_work() as uow:
+                standing = await uow.accuracy.standing(name)
+                scored_at = await uow.accuracy.scored_until(name)
+            standing = standing or Standing(name)
+            # Spread over the period by name, so that a fleet's backtests do not come all at once.
+            first = now + CONTEST_PERIOD * (crc32(name.encode()) % 997) / 997
+            due = first if standing.backtest is None else standing.backtest.at + CONTEST_PERIOD
+            found = self._judged[name] = _Judged(standing, scored_at, min(first, due))
+        return found
+
+    async def _judge(
+        self,
+        judged: _Judged,
+        history: Sequence[tuple[datetime, float | None]],
+        events: Sequence[Event],
+        now: datetime,
+        trust: Trust,
+        sentence: str,
+    ) -> None:
+        """Score what is over, hold a contest when one is due, and store what changed."""
+        before = judged.standing
+        scored = await self._score(judged, history)
+        if now >= judged.contest_at:
+            judged.contest_at = now + CONTEST_PERIOD
+            judged.standing = await self._forecaster.contest(
+                judged.standing,
+                history,
+                horizon_steps=min(
+                    self._settings.horizon_steps,
+                    max(1, timedelta(days=1) // self._settings.forecast_step),
+                ),
+                events=events,
+                now=now,
+            )
+            if judged.standing.champion != before.champion:
+                log.warning("forecasts of %s: %s", before.workload, judged.standing.reason)
+        if scored or judged.standing is not before or trust is not before.trust:
+            judged.standing = replace(judged.standing, trust=trust, trust_reason=sentence)
+            async with self._store.unit_of_work() as uow:
+                await uow.accuracy.put_standing(judged.standing)
+                await uow.commit()
+
+    async def _score(self, judged: _Judged, history: Sequence[tuple[datetime, float | None]]) -> bool:
+        """Score every whole hour that is over and was not scored twice yet; say whether there was one."""
+        step, name = self._settings.forecast_step, judged.standing.workload
+        span = max(SPAN, step)
+        last = _floor(history[-1][0] + step, span) - span
+        if judged.scored_at is not None and judged.scored_at >= last:
+            return False
+        back = max(last - SCORED_BACK, _floor(history[0][0], span))
+        first = back if judged.scored_at is None else max(back, judged.scored_at)
+        asked: list[tuple[datetime, timedelta, ForecastBand]] = []
+        async with self._store.unit_of_work() as uow:
+            for number in range((last - first) // span + 1):
+                at = first + span * number
+                for lead in LEADS:
+                    stored = await uow.forecasts.as_of(name, at - lead)
+                    if stored is not None:
+                        asked.append((at, lead, stored[1]))
+        hours = await self._forecaster.score(history, step, span, asked)
+        if hours:
+            async with self._store.unit_of_work() as uow:
+                await uow.accuracy.put_scores(name, hours)
+                await uow.commit()
+        judged.scored_at = last
+        return bool(hours)
+
+    async def _announce(self, name: str) -> None:
+        if self._signals is None:
+            return
+        try:
+            await self._signals.publish(CHANGES, f"workloads/{name}/forecast".encode())
+        except UnavailableError as error:
+            log.debug("watchers will find out by polling: %s", error)

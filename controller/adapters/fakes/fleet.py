@@ -5,9 +5,10 @@ Called by tests of the loop and the use cases; the simulator has a model of its 
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from controller.accuracy import ENSEMBLE, HourScore, LeadScore, Parts, Standing
 from controller.core.resources import ForecastRun, TrafficSample
 from controller.core.types import (
     CapacityProfile,
@@ -21,7 +22,7 @@ from controller.core.types import (
     Trust,
     Workload,
 )
-from controller.ports import Clock, NearModel, PoolView, StaleFenceError, UnavailableError
+from controller.ports import Clock, NearModel, PoolView, Refit, StaleFenceError, UnavailableError
 
 # Seconds after the order at which a replica reaches each stage.
 STAGE_AT_S: Mapping[Stage, float] = {
@@ -168,12 +169,20 @@ class FakeNearModel:
         at, qps = known[-1]
         return NearDemand(at + timedelta(minutes=1), self.lead, self.levels, (qps,) * len(self.levels))
 
+    def record(self) -> bytes:
+        """It remembers nothing."""
+        return b""
+
+    def restore(self, record: bytes) -> None:
+        """Nothing is read."""
+
 
 @dataclass
 class FakeForecaster:
     """Implements `controller.ports.ForecastPort`: the last known value for ever, at every level."""
 
     trusted: Trust = Trust.TRUSTED
+    winner: str = ENSEMBLE
     levels: tuple[float, ...] = (0.1, 0.5, 0.9, 0.95, 0.99)
 
     async def forecast(
@@ -200,6 +209,73 @@ class FakeForecaster:
             state=ForecastState.READY if known else ForecastState.INSUFFICIENT_HISTORY,
         )
         return run, band
+
+    async def refit(
+        self,
+        history: Sequence[tuple[datetime, float | None]],
+        *,
+        step: timedelta,
+        horizon_steps: int,
+        events: Sequence[Event],
+        now: datetime,
+        standing: Standing,
+    ) -> Refit:
+        """The same, made of its baseline alone."""
+        run, band = await self.forecast(
+            standing.workload, history, step=step, horizon_steps=horizon_steps, events=events, now=now
+        )
+        if not band.qps:
+            return Refit(run, band)
+        zero = (0.0,) * horizon_steps
+        parts = Parts(
+            run.id,
+            run.workload,
+            now,
+            standing.champion,
+            standing.reason,
+            "",
+            band.qps[0][0],
+            zero,
+            zero,
+            zero,
+        )
+        return Refit(run, band, parts)
+
+    async def score(
+        self,
+        history: Sequence[tuple[datetime, float | None]],
+        step: timedelta,
+        span: timedelta,
+        asked: Sequence[tuple[datetime, timedelta, ForecastBand]],
+    ) -> Sequence[HourScore]:
+        """Every stretch that was observed, with nothing but its steps counted."""
+        found: dict[datetime, list[LeadScore]] = {}
+        for at, lead, _ in asked:
+            count = sum(v is not None and at <= t < at + span for t, v in history)
+            score = LeadScore(lead, count, 0.0, (count,) * len(self.levels), 0.0, 0.0)
+            found.setdefault(at, []).append(score)
+        del step
+        return [HourScore(at, span, self.levels, tuple(leads)) for at, leads in found.items()]
+
+    async def contest(
+        self,
+        standing: Standing,
+        history: Sequence[tuple[datetime, float | None]],  # noqa: ARG002 - the port passes it
+        *,
+        horizon_steps: int,  # noqa: ARG002 - the port passes it
+        events: Sequence[Event],  # noqa: ARG002 - the port passes it
+        now: datetime,
+    ) -> Standing:
+        """Whoever a test decided, from now on."""
+        if self.winner == standing.champion:
+            return standing
+        return replace(standing, champion=self.winner, since_at=now, reason="a test decided")
+
+    def verdict(
+        self, band: ForecastBand, observed: Sequence[tuple[datetime, float | None]]
+    ) -> tuple[Trust, str]:
+        """What a test decided."""
+        return self.trust(band, observed), "a test decided"
 
     def trust(
         self,

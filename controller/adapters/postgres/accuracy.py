@@ -4,6 +4,7 @@ Promises: an hour scored again replaces the first; parts are immutable; a standi
 through the unit of work.
 """
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -45,7 +46,8 @@ class PostgresAccuracyStore:
         row = rows.one_or_none()
         if row is None:
             return None
-        trend, event, correction = map(tuple, row.parts)
+        # The driver reads the shortest text of a single as a double; what was stored is the single it stands for.
+        trend, event, correction = (tuple(array("f", part)) for part in row.parts)
         return replace(decode(Parts, row.body), trend=trend, event=event, correction=correction)
 
     async def put_scores(self, workload: str, hours: Sequence[HourScore]) -> None:

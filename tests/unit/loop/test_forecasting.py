@@ -1,0 +1,169 @@
+"""Forecasts are kept fresh, explained, scored and made by the champion; a new leader goes on where the last was."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+import pytest
+
+from controller.accuracy import LEADS, HourScore, Standing
+from controller.adapters.fakes import FakeForecaster
+from controller.core.resources import TrafficSample
+from controller.core.types import Trust, Workload
+from controller.loop.forecasting import CONTEST_PERIOD, Forecasting
+from controller.settings import Settings
+from controller.usecases.topics import CHANGES
+from tests.unit.loop.conftest import START, Fleet, Process
+
+Make = Callable[[str], Process]
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+
+
+def traffic(fleet: Fleet, workload: Workload, start_at: datetime, end_at: datetime) -> None:
+    """Let ten requests a second have come from ``start_at`` to ``end_at``."""
+    for minute in range((end_at - start_at) // MINUTE):
+        at = start_at + MINUTE * minute
+        fleet.store.tables.samples[workload.name, at] = TrafficSample(workload.name, at, 600.0)
+
+
+async def advance(fleet: Fleet, workload: Workload, forecasting: Forecasting, until: datetime) -> None:
+    """Live through the time until ``until``, a quarter of an hour at a time."""
+    while fleet.clock.now() < until:
+        now = fleet.clock.now()
+        await fleet.clock.advance(900.0)
+        traffic(fleet, workload, now, fleet.clock.now())
+        await forecasting.refresh([workload], {})
+
+
+def hours(fleet: Fleet) -> list[HourScore]:
+    return [hour for _, hour in sorted(fleet.store.tables.scores.items())]
+
+
+async def test_a_refit_is_stored_with_its_parts_and_told_to_watchers(
+    fleet: Fleet, recommender: Workload
+) -> None:
+    traffic(fleet, recommender, START - 3 * HOUR, START)
+    forecasting = Forecasting(fleet.store, FakeForecaster(), fleet.clock, Settings(), fleet.cache)
+    heard = fleet.cache.subscribe(CHANGES)
+
+    waiting = asyncio.ensure_future(anext(heard))
+    await asyncio.sleep(0)
+    assert 1 == await forecasting.refresh([recommender], {})
+    told = await waiting
+    await heard.aclose()
+
+    (run, _), (parts,) = next(iter(fleet.store.tables.forecasts.values())), fleet.store.tables.parts.values()
+    assert run.id == parts.forecast_id
+    assert b"workloads/recommender/forecast" == told
+
+
+async def test_each_hour_that_is_over_is_scored_at_every_lead_there_is_a_forecast_for(
+    fleet: Fleet, process: Make, recommender: Workload
+) -> None:
+    traffic(fleet, recommender, START - 3 * HOUR, START)
+    forecasting = process("a").forecasting
+    await forecasting.refresh([recommender], {})
+
+    await advance(fleet, recommender, forecasting, START + 3 * HOUR)
+
+    found = hours(fleet)
+    assert [START, START + HOUR, START + 2 * HOUR] == [hour.start_at for hour in found]
+    assert [[timedelta(0)], list(LEADS[:2]), list(LEADS[:2])] == [[s.lead for s in h.leads] for h in found]
+    assert Trust.TRUSTED is not fleet.store.tables.standings["recommender"].trust  # six hours are not over
+
+
+async def test_minutes_that_come_late_are_in_the_score_of_their_hour(
+    fleet: Fleet, process: Make, recommender: Workload
+) -> None:
+    traffic(fleet, recommender, START - 3 * HOUR, START)
+    forecasting = process("a").forecasting
+    await forecasting.refresh([recommender], {})
+    await fleet.clock.advance(3600.0)
+    traffic(fleet, recommender, START, START + HOUR / 2)
+    await forecasting.refresh([recommender], {})
+    half = hours(fleet)[0].leads[0].step_count
+
+    traffic(fleet, recommender, START + HOUR / 2, START + HOUR)
+    await advance(fleet, recommender, forecasting, START + 2 * HOUR)
+
+    assert half < hours(fleet)[0].leads[0].step_count
+
+
+async def test_a_new_leader_scores_on_from_where_the_last_one_was(
+    fleet: Fleet, process: Make, recommender: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traffic(fleet, recommender, START - 3 * HOUR, START)
+    first = process("a").forecasting
+    await first.refresh([recommender], {})
+    await advance(fleet, recommender, first, START + 4 * HOUR)
+    before = hours(fleet)
+    asked: list[datetime] = []
+    score = FakeForecaster.score
+
+    async def spy(
+        self: FakeForecaster, history: object, step: object, span: object, wanted: object
+    ) -> object:
+        asked.extend(sorted({at for at, _, _ in wanted}))  # type: ignore[attr-defined]
+        return await score(self, history, step, span, wanted)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(FakeForecaster, "score", spy)
+    second = process("b").forecasting
+    await second.load([recommender])
+    await advance(fleet, recommender, second, START + 5 * HOUR)
+
+    # The last one again, for its late minutes, and the new one.
+    assert [START + 3 * HOUR, START + 4 * HOUR] == asked
+    assert before == hours(fleet)[:4]
+
+
+async def test_the_champion_makes_the_forecasts_also_after_a_takeover(
+    fleet: Fleet, process: Make, recommender: Workload
+) -> None:
+    traffic(fleet, recommender, START - 3 * HOUR, START)
+    forecaster = FakeForecaster(winner="recent")
+    first = Forecasting(fleet.store, forecaster, fleet.clock, Settings(forecast_horizon_s=7200))
+    await first.refresh([recommender], {})
+    early = fleet.store.tables.standings.get("recommender")
+    await advance(fleet, recommender, first, START + CONTEST_PERIOD + HOUR)
+
+    second = process("b").forecasting
+    await second.load([recommender])
+    await advance(fleet, recommender, second, START + CONTEST_PERIOD + 2 * HOUR)
+
+    assert early is None or early.champion == "ensemble"
+    standing = fleet.store.tables.standings["recommender"]
+    newest = max(fleet.store.tables.parts.values(), key=lambda parts: parts.created_at)
+    assert ("recent", "recent") == (standing.champion, newest.model)
+    assert "a test decided" == standing.trust_reason
+    assert Trust.TRUSTED is standing.trust
+
+
+async def test_a_defect_in_judging_costs_no_forecast(
+    fleet: Fleet, process: Make, recommender: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("a defect")
+
+    monkeypatch.setattr(FakeForecaster, "score", broken)
+    traffic(fleet, recommender, START - 3 * HOUR, START)
+    forecasting = process("a").forecasting
+    await forecasting.refresh([recommender], {})
+
+    await advance(fleet, recommender, forecasting, START + HOUR)
+
+    assert forecasting.bands["recommender"].origin_at == START + HOUR
+    assert [] == hours(fleet)
+
+
+async def test_a_stored_standing_is_not_rewritten_when_nothing_changed(
+    fleet: Fleet, process: Make, recommender: Workload
+) -> None:
+    kept = Standing("recommender", champion="recent", trust=Trust.UNPROVEN)
+    fleet.store.tables.standings["recommender"] = kept
+    traffic(fleet, recommender, START - MINUTE * 30, START)
+    forecasting = process("a").forecasting
+
+    await forecasting.refresh([recommender], {})
+
+    assert kept is fleet.store.tables.standings["recommender"]
