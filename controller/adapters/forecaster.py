@@ -209,7 +209,6 @@ class FitNearModel:
             return None
         return NearDemand(now, self._lead, NEAR_LEVELS, tuple(qps.tolist()))
 
-
     def record(self) -> bytes:
         """What the forecast said, with the lead time it was said for."""
         return _RECORD.pack(_RECORD_VERSION, self._lead_minutes) + self._said.pack()

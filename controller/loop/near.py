@@ -34,6 +34,7 @@ class _Watched:
     seen_at: datetime | None = None  # the newest minute that `demands` knows
     due_at: datetime | None = None
     lead_s: float = 0.0
+    restored: bool = False
 
     def is_due(self, now: datetime, lead_s: float) -> bool:
         moved = abs(lead_s - self.lead_s) > LEAD_MOVE_MAX * self.lead_s
@@ -75,6 +76,7 @@ class NearForecasting:
             period = timedelta(seconds=self._settings.near_period_s)
             watched.due_at, watched.lead_s = now + period, lead.total_p95_s
             try:
+                await self._restore(name, watched)
                 end_at = _whole_minute(now)
                 async with self._store.unit_of_work() as uow:
                     span = await uow.traffic.span(name)
@@ -85,12 +87,29 @@ class NearForecasting:
                     watched.seen_at = None  # the minute that is known already has better quantiles now
                 else:
                     watched.due_at = now + min(period, SHORT_RETRY)
+                async with self._store.unit_of_work() as uow:
+                    await uow.forecasts.put_said(name, watched.model.record())
+                    await uow.commit()
             except UnavailableError as error:
                 watched.due_at = None
                 log.warning("calibration of %s waits for the store: %s", name, error)
             except Exception:  # as above; tried again after a period
                 log.exception("calibration of %s failed", name)
         return made
+
+    def forget(self) -> None:
+        """Begin anew from what is stored: another process may have led meanwhile, and remembers more."""
+        self._watched.clear()
+
+    async def _restore(self, name: str, watched: _Watched) -> None:
+        if watched.restored:
+            return
+        async with self._store.unit_of_work() as uow:
+            record = await uow.forecasts.said(name)
+        # Again: minutes are renewed beside calibrations, and may have been restored meanwhile.
+        if record is not None and not watched.restored:
+            watched.model.restore(record)
+        watched.restored = True
 
     @property
     def _enabled(self) -> bool:
@@ -106,6 +125,7 @@ class NearForecasting:
         start_at, seen_at = end_at - RECENT, watched.seen_at
         if seen_at is not None and seen_at >= end_at - MINUTE:
             return
+        await self._restore(name, watched)
         async with self._store.unit_of_work() as uow:
             if seen_at is not None:
                 fresh = await uow.traffic.read(name, max(start_at, seen_at + MINUTE), end_at)

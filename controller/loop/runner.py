@@ -132,4 +132,5 @@ class Runner:
         token = self._leadership.token
         if self._loaded_for != token:
             await self._forecasting.load((world or await self._world()).workloads)
+            self._forecasting.near.forget()
             self._loaded_for = token

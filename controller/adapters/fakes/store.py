@@ -73,6 +73,7 @@ class FakeTables:
     forecasts: dict[str, tuple[ForecastRun, ForecastBand]] = field(
         default_factory=dict[str, tuple[ForecastRun, ForecastBand]]
     )
+    said: dict[str, bytes] = field(default_factory=dict[str, bytes])
     parts: dict[str, Parts] = field(default_factory=dict[str, Parts])
     scores: dict[tuple[str, datetime], HourScore] = field(
         default_factory=dict[tuple[str, datetime], HourScore]
@@ -381,6 +382,12 @@ class _Forecasts:
     async def newest(self, workloads: Sequence[str]) -> Mapping[str, str]:
         found = {name: await self.latest(name) for name in workloads}
         return {name: pair[0].id for name, pair in found.items() if pair is not None}
+
+    async def put_said(self, workload: str, record: bytes) -> None:
+        (await self._at.write()).said[workload] = record
+
+    async def said(self, workload: str) -> bytes | None:
+        return (await self._at.read()).said.get(workload)
 
     async def _newest(
         self, workload: str, order: Callable[[ForecastRun], Any], *, created_until: datetime | None = None

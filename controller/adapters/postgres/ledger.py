@@ -72,6 +72,22 @@ class PostgresForecastStore:
         rows = await self._session.execute(_NEWEST, {"workloads": list(workloads)})
         return {row.workload: row.id for row in rows}
 
+    async def put_said(self, workload: str, record: bytes) -> None:
+        """Replace what near demand remembers of a workload's forecasts."""
+        statement = insert(tables.forecasts_said).values(workload=workload, record=record)
+        await self._session.execute(
+            statement.on_conflict_do_update(
+                index_elements=["workload"],
+                set_={"record": statement.excluded.record, "written_at": func.clock_timestamp()},
+            )
+        )
+
+    async def said(self, workload: str) -> bytes | None:
+        """What was put last, or None."""
+        table = tables.forecasts_said
+        rows = await self._session.execute(select(table.c.record).where(table.c.workload == workload))
+        return rows.scalar_one_or_none()
+
     async def _first(
         self, workload: str, *order: UnaryExpression[Any], where: tuple[ColumnElement[bool], ...] = ()
     ) -> tuple[ForecastRun, ForecastBand] | None:

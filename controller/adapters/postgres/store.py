@@ -95,6 +95,7 @@ class PostgresStore:
             (_OLD_PARTS, now - retention.parts),
             (_OLD_SCORES, now - retention.scores),
             (_OLD_STANDINGS, now - retention.forecasts),
+            (_OLD_SAID, now - retention.forecasts),
             (_OLD_KEYS, now - retention.idempotency),
             (_OLD_AUDIT, now - retention.audit),
         ):
@@ -207,6 +208,7 @@ _OLD_PARTS = _old("forecast_parts", "forecast_id", "created_at < :before")
 _OLD_SCORES = _old("forecast_scores", "workload, start_at", "start_at < :before")
 # Rewritten at every scored hour while the workload is forecast.
 _OLD_STANDINGS = _old("forecast_standings", "workload", "written_at < :before")
+_OLD_SAID = _old("forecasts_said", "workload", "written_at < :before")
 # Lead times are estimated from the newest starts, which may be old where replicas start rarely.
 _OLD_WARMUPS = _old(
     "warmups",

@@ -124,6 +124,15 @@ forecasts = Table(
     Index(None, "workload", "created_at"),
 )
 
+# What near demand remembers: rewritten at every calibration.
+forecasts_said = Table(
+    "forecasts_said",
+    metadata,
+    _key("workload"),
+    Column("record", LargeBinary, nullable=False),
+    _written_at(),
+)
+
 forecast_parts = Table(
     "forecast_parts",
     metadata,

@@ -561,6 +561,15 @@ async def test_a_forecast_is_immutable_and_may_have_no_quantiles(store: Store) -
         assert forecast(0, qps=()) == await unit.forecasts.latest("recommender")
 
 
+async def test_what_forecasts_said_is_replaced_whole_and_bytes_come_back_as_they_were(store: Store) -> None:
+    async with store.unit_of_work() as unit:
+        await unit.forecasts.put_said("recommender", b"first")
+        await unit.forecasts.put_said("recommender", b"\x00\xff" * 40_000)
+
+        assert b"\x00\xff" * 40_000 == await unit.forecasts.said("recommender")
+        assert await unit.forecasts.said("absent") is None
+
+
 async def test_a_band_of_another_run_is_refused(store: Store) -> None:
     async with store.unit_of_work() as unit:
         with pytest.raises(ValueError, match=r"band\.id: "):

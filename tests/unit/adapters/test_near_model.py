@@ -1,6 +1,6 @@
 """Near demand from minutes: up before the daily ramp, calm in noise, honest about what it does not know."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -267,7 +267,33 @@ async def test_a_forecast_with_a_good_record_foresees_what_demand_alone_does_not
     assert said(a_band(end, 3000.0, step=MINUTE), Trust.TRUSTED) == said(None, Trust.TRUSTED)
 
 
-async def test_after_a_restart_the_forecast_has_no_record_and_no_say() -> None:
+@pytest.mark.parametrize("lead", [LEAD, 4 * LEAD], ids=["same lead time", "another lead time"])
+async def test_a_restart_goes_on_from_the_record_of_what_was_said(lead: timedelta) -> None:
+    minutes = steady(2 * DAY)
+    end = 2 * DAY - 40
+    before = FitForecaster().near_model()
+    await before.calibrate(minutes[:60], lead=LEAD)
+    await foreseen(before, minutes, range(60, end - 30))
+
+    model = FitForecaster().near_model()
+    model.restore(before.record())
+    await foreseen(model, minutes, range(end - 20, end))
+    await model.calibrate(minutes[:end], lead=lead)
+
+    assert heeds_the_forecast(model, minutes, end) == (lead == LEAD)
+
+
+@pytest.mark.parametrize("damage", [lambda r: b"", lambda r: r[:-1], lambda r: b"\xff\xff" + r[2:]])
+async def test_a_record_that_cannot_be_read_is_as_good_as_none(damage: Callable[[bytes], bytes]) -> None:
+    model = FitForecaster().near_model()
+    fresh = model.record()
+
+    model.restore(damage(fresh))
+
+    assert model.record() == fresh
+
+
+async def test_without_a_record_the_forecast_has_no_say() -> None:
     end = DAYS * DAY + 300
     model = await a_model(end)
 

@@ -31,6 +31,7 @@ class Listener:
 
     heard: list[Minutes] = field(default_factory=list[Minutes])
     leads: list[timedelta] = field(default_factory=list[timedelta])
+    restored: list[bytes] = field(default_factory=list[bytes])
     enough: bool = True
     broken: bool = False
 
@@ -52,6 +53,12 @@ class Listener:
             if known
             else None
         )
+
+    def record(self) -> bytes:
+        return b"%d" % len(self.heard)
+
+    def restore(self, record: bytes) -> None:
+        self.restored.append(record)
 
 
 @dataclass
@@ -136,6 +143,36 @@ async def test_it_measures_at_once_then_every_period_and_when_the_lead_time_move
 
     assert [1, 0, 0, 1, 0, 1] == made
     assert [60.0, 80.0, 80.0] == [lead.total_seconds() for lead in model.leads]
+
+
+async def test_what_forecasts_said_is_kept_at_each_calibration_and_read_once_after_a_restart(
+    fleet: Fleet,
+) -> None:
+    first, second = Listener(), Listener()
+    await store(fleet, 1.0, first_at=START - MINUTE)
+    await watching(fleet, Listening(models=[first])).calibrate(LEADS)
+
+    again = watching(fleet, Listening(models=[second]))
+    await again.refresh(LEADS, {}, {})
+    await again.calibrate(LEADS)
+
+    assert [] == first.restored
+    assert [b"1"] == second.restored
+
+
+async def test_a_record_another_leader_kept_meanwhile_is_read_at_a_takeover(fleet: Fleet) -> None:
+    mine, others, mine_again = Listener(), Listener(), Listener()
+    await store(fleet, 1.0, 2.0, first_at=START - 2 * MINUTE)
+    near = watching(fleet, Listening(models=[mine, mine_again]))
+    await near.calibrate(LEADS)
+    other = watching(fleet, Listening(models=[others]))
+    await other.refresh(LEADS, {}, {})
+    await other.calibrate(LEADS)
+
+    near.forget()
+    await near.refresh(LEADS, {}, {})
+
+    assert [b"2"] == mine_again.restored
 
 
 async def test_a_history_too_short_to_measure_is_tried_again_soon(fleet: Fleet) -> None:
