@@ -6,8 +6,11 @@ repeating a decision. Errors come as ``ApiError`` through ``explain``: code, rea
 its remedy. Called by the command line, the console and the demo; it knows the public API and nothing else.
 """
 
+import asyncio
 import json
+import random
 import uuid
+from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from types import TracebackType
@@ -15,15 +18,18 @@ from typing import Any, Self, TypeVar
 
 import grpc
 from forecrest.v1 import control_service_pb2, event_service_pb2
+from forecrest.v1.audit_service_pb2_grpc import AuditServiceStub
 from forecrest.v1.control_service_pb2_grpc import ControlServiceStub
 from forecrest.v1.event_service_pb2_grpc import EventServiceStub
 from forecrest.v1.forecast_service_pb2_grpc import ForecastServiceStub
+from forecrest.v1.telemetry_service_pb2 import StreamTrafficRequest, StreamTrafficResponse
 from forecrest.v1.telemetry_service_pb2_grpc import TelemetryServiceStub
 from forecrest.v1.workload_service_pb2_grpc import WorkloadServiceStub
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 
 from controller.adapters.clock import SystemClock
+from controller.credentials import Credentials
 from controller.ports import Clock
 
 M = TypeVar("M")
@@ -37,6 +43,8 @@ REOPEN_PAUSE_S = 0.25
 REOPEN_PAUSE_MAX_S = 5.0
 # Decisions remembered to tell the repeated ones after a stream was opened again.
 SEEN_MAX = 10_000
+# Batches of traffic under way: enough to keep the server busy, few enough to hold and to send again.
+UNANSWERED_MAX = 4
 
 _SERVICE_CONFIG = json.dumps(
     {
@@ -44,7 +52,7 @@ _SERVICE_CONFIG = json.dumps(
             {
                 "name": [
                     {"service": f"forecrest.v1.{name}Service"}
-                    for name in ("Event", "Forecast", "Workload", "Control", "Telemetry")
+                    for name in ("Event", "Forecast", "Workload", "Control", "Telemetry", "Audit")
                 ],
                 "retryPolicy": {
                     "maxAttempts": 5,
@@ -59,6 +67,7 @@ _SERVICE_CONFIG = json.dumps(
                 "name": [
                     {"service": "forecrest.v1.EventService", "method": "WatchEvent"},
                     {"service": "forecrest.v1.ControlService", "method": "WatchDecisions"},
+                    {"service": "forecrest.v1.TelemetryService", "method": "StreamTraffic"},
                 ]
             },
         ]
@@ -127,17 +136,31 @@ def _identified(request: Any) -> Any:  # noqa: ANN401 -- any message, or what a 
 class Client:
     """A channel and its typed stubs; ``async with Client(target) as client``."""
 
-    def __init__(self, target: str = "127.0.0.1:7443", *, clock: Clock | None = None) -> None:
-        self.channel = grpc.aio.insecure_channel(
-            target,
-            interceptors=[_SafeRetries()],
-            options=[
-                ("grpc.service_config", _SERVICE_CONFIG),
-                ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-                # A controller that restarts is back within seconds; the default waits minutes.
-                ("grpc.initial_reconnect_backoff_ms", 200),
-                ("grpc.max_reconnect_backoff_ms", 5000),
-            ],
+    def __init__(
+        self,
+        target: str = "127.0.0.1:7443",
+        *,
+        clock: Clock | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
+        """Send nothing yet; raise CredentialsError for credentials that cannot be used with this target."""
+        credentials = credentials or Credentials()
+        interceptors = [_SafeRetries(), *credentials.interceptors(target)]
+        options: list[tuple[str, Any]] = [
+            ("grpc.service_config", _SERVICE_CONFIG),
+            ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+            # A controller that restarts is back within seconds; the default waits minutes.
+            ("grpc.initial_reconnect_backoff_ms", 200),
+            ("grpc.max_reconnect_backoff_ms", 5000),
+        ]
+        if credentials.server_name:
+            options.append(("grpc.ssl_target_name_override", credentials.server_name))
+        self.channel = (
+            grpc.aio.secure_channel(
+                target, credentials.channel_credentials(), interceptors=interceptors, options=options
+            )
+            if credentials.secure
+            else grpc.aio.insecure_channel(target, interceptors=interceptors, options=options)
         )
         self._clock = clock or SystemClock()
         self.events = EventServiceStub(self.channel)
@@ -145,6 +168,7 @@ class Client:
         self.workloads = WorkloadServiceStub(self.channel)
         self.control = ControlServiceStub(self.channel)
         self.telemetry = TelemetryServiceStub(self.channel)
+        self.audit = AuditServiceStub(self.channel)
 
     async def __aenter__(self) -> Self:
         """Nothing is sent yet."""
@@ -180,6 +204,36 @@ class Client:
                 del seen[next(iter(seen))]
             yield response
 
+    async def stream_traffic(
+        self, batches: AsyncIterable[StreamTrafficRequest]
+    ) -> AsyncIterator[StreamTrafficResponse]:
+        """Send batches in order and yield the answer to each: what was answered is durable.
+
+        When the server goes away the stream is opened again, and what was not answered is sent once more. At
+        most ``UNANSWERED_MAX`` batches are held.
+        """
+        sending = _Sending(aiter(batches))
+        failures = 0
+        try:
+            while True:
+                call: Any = self.telemetry.StreamTraffic()
+                try:
+                    async for answer in sending.over(call):
+                        failures = 0
+                        yield answer
+                except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+                    status = error if isinstance(error, grpc.aio.AioRpcError) else await _status_error(call)
+                    failures += 1
+                    if status.code() is not grpc.StatusCode.UNAVAILABLE or failures > REOPENS_MAX:
+                        raise status from None
+                    await self._clock.sleep(_pause_s(failures))
+                else:
+                    return
+                finally:
+                    call.cancel()
+        finally:
+            sending.close()
+
     async def _reopened(self, open_stream: Callable[[], AsyncIterable[M]]) -> AsyncIterator[M]:
         failures = 0
         while True:
@@ -191,9 +245,79 @@ class Client:
                 failures += 1
                 if error.code() is not grpc.StatusCode.UNAVAILABLE or failures > REOPENS_MAX:
                     raise
-                await self._clock.sleep(min(REOPEN_PAUSE_MAX_S, REOPEN_PAUSE_S * 2 ** (failures - 1)))
+                await self._clock.sleep(_pause_s(failures))
             else:
                 return
+
+
+class _Sending:
+    """Batches on their way: those that were not answered go out again on the next call."""
+
+    def __init__(self, source: AsyncIterator[StreamTrafficRequest]) -> None:
+        self._source = source
+        self._unanswered: deque[StreamTrafficRequest] = deque()
+        # Kept from call to call: cancelling it would end the source.
+        self._pull: asyncio.Task[StreamTrafficRequest | None] | None = None
+        self._ended = False
+
+    async def over(self, call: Any) -> AsyncIterator[StreamTrafficResponse]:  # noqa: ANN401 -- gRPC's calls are untyped
+        """Send and yield the answers until all is answered; raise what ends the call before that."""
+        for batch in self._unanswered:
+            await call.write(batch)
+        read: asyncio.Task[Any] | None = None
+        try:
+            while self._unanswered or not self._ended:
+                if read is None and self._unanswered:
+                    read = asyncio.create_task(call.read())
+                waits = {task for task in (self._pulling(), read) if task is not None}
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                await self._pass_on(call)
+                if read is not None and read.done():
+                    answer, read = read.result(), None
+                    if answer is grpc.aio.EOF:
+                        raise await _status_error(call)
+                    self._unanswered.popleft()
+                    yield answer
+        finally:
+            if read is not None:
+                read.cancel()
+
+    def _pulling(self) -> asyncio.Task[StreamTrafficRequest | None] | None:
+        if self._pull is None and not self._ended and len(self._unanswered) < UNANSWERED_MAX:
+            self._pull = asyncio.create_task(_next(self._source))
+        return self._pull
+
+    async def _pass_on(self, call: Any) -> None:  # noqa: ANN401 -- as above
+        if self._pull is None or not self._pull.done():
+            return
+        fresh, self._pull = self._pull.result(), None
+        if fresh is None:
+            self._ended = True
+        else:
+            self._unanswered.append(fresh)
+            await call.write(fresh)
+
+    def close(self) -> None:
+        """Wait for no further batch."""
+        if self._pull is not None:
+            self._pull.cancel()
+
+
+async def _next(source: AsyncIterator[StreamTrafficRequest]) -> StreamTrafficRequest | None:
+    return await anext(source, None)
+
+
+def _pause_s(failures: int) -> float:
+    """Grow with every failure; vary, so that clients of one server do not come back all at once."""
+    pause_s = min(REOPEN_PAUSE_MAX_S, REOPEN_PAUSE_S * 2 ** (failures - 1))
+    return pause_s * random.uniform(0.8, 1.2)
+
+
+async def _status_error(call: Any) -> grpc.aio.AioRpcError:  # noqa: ANN401 -- gRPC's calls are untyped
+    """What ended a call that was being written to or read from."""
+    return grpc.aio.AioRpcError(
+        await call.code(), await call.initial_metadata(), await call.trailing_metadata(), await call.details()
+    )
 
 
 async def pages(

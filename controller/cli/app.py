@@ -1,11 +1,24 @@
 """The commands put together, and how each of them ends."""
 
 import sys
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
-from controller.cli import backtest, decisions, doctor, events, offline, servers, traffic, workloads
-from controller.cli.common import CliError, err
+from controller.cli import (
+    audit,
+    backtest,
+    decisions,
+    doctor,
+    events,
+    offline,
+    servers,
+    tokens,
+    traffic,
+    workloads,
+)
+from controller.cli.common import CliError, err, use_credentials
 from controller.history import HistoryFileError
 
 app = typer.Typer(
@@ -23,10 +36,32 @@ for command in (servers.up, servers.serve, servers.migrate, doctor.doctor, offli
 app.add_typer(events.app, name="events", rich_help_panel="Use")
 app.add_typer(workloads.app, name="workloads", rich_help_panel="Use")
 app.add_typer(decisions.app, name="decisions", rich_help_panel="Use")
+app.add_typer(audit.app, name="audit", rich_help_panel="Use")
+app.add_typer(tokens.app, name="token", rich_help_panel="Use")
 app.command(rich_help_panel="Use")(traffic.forecast)
 app.add_typer(traffic.history, name="history", rich_help_panel="Use")
 app.command(rich_help_panel="Study", context_settings=offline.PASS_THROUGH)(offline.simulate)
 app.command(rich_help_panel="Study")(backtest.backtest)
+
+
+@app.callback()
+def connect(
+    tls_ca: Annotated[
+        Path | None, typer.Option(help="Authority of the server's certificate, PEM. [env: FORECREST_CA]")
+    ] = None,
+    cert: Annotated[
+        Path | None, typer.Option(help="Client certificate, PEM. [env: FORECREST_CLIENT_CERT]")
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option(help="Key of the client certificate. [env: FORECREST_CLIENT_KEY]")
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(help="File with the bearer token. [env: FORECREST_TOKEN_FILE, or FORECREST_TOKEN]"),
+    ] = None,
+) -> None:
+    """Predictive autoscaling for NVIDIA Triton: replicas warm before the traffic arrives."""
+    use_credentials(ca=tls_ca, cert=cert, key=key, token_file=token_file)
 
 
 def run_command(arguments: list[str]) -> int:

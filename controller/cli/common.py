@@ -25,6 +25,7 @@ from rich.table import Table
 from controller.adapters.clock import SystemClock
 from controller.adapters.embedded.folder import read_json
 from controller.client import Client, explain
+from controller.credentials import Credentials, CredentialsError
 
 T = TypeVar("T")
 
@@ -99,7 +100,7 @@ def _refusal(error: grpc.aio.AioRpcError) -> str:
     if error.code() is grpc.StatusCode.UNAVAILABLE:
         return (
             "No controller answers. Start one with `forecrest up`, or name one with --address "
-            "or FORECREST_ADDRESS."
+            "or FORECREST_ADDRESS. One that serves TLS answers only with --tls-ca or FORECREST_CA."
         )
     return str(explain(error))
 
@@ -117,10 +118,23 @@ def find_address(given: str | None) -> str:
     return DEFAULT_ADDRESS
 
 
+# What the options before the command said; the environment says the rest.
+_given: dict[str, Path | None] = {}
+
+
+def use_credentials(**given: Path | None) -> None:
+    """Take the credential files named on the command line, for every connection of this process."""
+    _given.update(given)
+
+
 @asynccontextmanager
 async def connected(address: str | None) -> AsyncGenerator[Client]:
-    """Connect to the controller."""
-    async with Client(find_address(address)) as client:
+    """Connect to the controller, with the credentials of the command line and the environment."""
+    try:
+        client = Client(find_address(address), credentials=Credentials.from_environment(**_given))
+    except CredentialsError as error:
+        raise CliError(str(error), EXIT_USAGE) from None
+    async with client:
         yield client
 
 
