@@ -16,6 +16,7 @@ import grpc
 import typer
 
 from controller.cli.common import AsJson, CliError, find_address, out, print_json, run, table
+from controller.credentials import Credentials
 
 if TYPE_CHECKING:
     from controller.settings import Settings
@@ -165,7 +166,12 @@ def _health(address: str) -> str:
     """Return the serving status by name, or an empty string where nobody answers."""
     from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # noqa: PLC0415
 
-    with grpc.insecure_channel(address) as channel:
+    credentials = Credentials.from_environment()
+    with (
+        grpc.secure_channel(address, credentials.channel_credentials())
+        if credentials.secure
+        else grpc.insecure_channel(address)
+    ) as channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)
         try:
             response = stub.Check(health_pb2.HealthCheckRequest(), timeout=PROBE_TIMEOUT_S)

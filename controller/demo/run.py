@@ -30,6 +30,7 @@ from forecrest.v1 import (
 from rich.console import Console
 from rich.table import Table
 
+from controller import redaction
 from controller.adapters.clock import SystemClock
 from controller.adapters.embedded import EmbeddedError
 from controller.adapters.embedded.folder import FolderLock
@@ -91,6 +92,7 @@ async def run_demo(options: DemoOptions, console: Console | None = None) -> Demo
     options.data_dir.mkdir(parents=True, exist_ok=True)
     # The screen belongs to the demo; what the servers have to say is kept beside their data.
     logging.basicConfig(filename=options.data_dir / "demo.log", level=logging.INFO, force=True)
+    redaction.install()
     series = await asyncio.to_thread(
         load_series,
         options.history,
@@ -157,6 +159,16 @@ def run_settings(world: World, data_dir: Path, *, prediction: bool) -> Settings:
         database_url=None,
         redis_url=None,
         bind="127.0.0.1:0",
+        # The demo is for whoever runs it, on this machine, whatever the environment says of a real server.
+        http_bind="off",
+        tls_cert=None,
+        tls_key=None,
+        tls_client_ca=None,
+        tokens_file=None,
+        access_file=None,
+        oidc_issuer="",
+        oidc_audience="",
+        oidc_jwks="",
         actuator="local_process",
         provisioning_delay_s=min(3600.0, w.PROVISIONING_S * speed),
         replica_limit=w.REPLICAS_MAX,
