@@ -2,9 +2,11 @@
 
 A world has one to three workloads and a shell like the controller's: observe, decide, commit under a fencing
 token, apply. Around it metrics go missing, late, NaN, frozen, negative or partial; replicas hang, crash, load
-slowly or with the wrong engine; commits fail or conflict; the process dies between commit and apply; another
-leader takes over while the old one still tries; clocks step; events arrive twice, out of order, edited and
-cancelled; forecasts are absurd. After that, a calm stretch shows whether the world heals.
+slowly or with the wrong engine; commits fail or conflict; the store is away and no cycle runs; the cache loses
+what it knew; the process dies between commit and apply; orders arrive late, after newer ones or after the next
+leader's claim; leaders take over one after the other while the old ones still try; clocks step; workloads are
+edited; events arrive twice, out of order, edited and cancelled; forecasts are absurd. After that, a calm stretch
+shows whether the world heals.
 
 Invariants, checked after every tick with the core's own inputs and outputs:
 
@@ -138,6 +140,9 @@ OTHER_FAULTS = (
     "commit_fails",
     "dies_after_commit",
     "apply_fails",
+    "apply_late",
+    "store_away",
+    "cache_lost",
     "absurd_forecast",
     "no_forecast",
 )
@@ -165,8 +170,11 @@ class World:
         self.overrides: dict[str, list[Override]] = {name: self._overrides(name) for name in self.workloads}
         self.faults = self._faults()
         self.paused_between = self._span() if r.random() < 0.15 else (0, -1)
-        self.handover_at = r.randrange(10, FAULT_TICKS) if r.random() < 0.5 else None
-        self.clock_step_at = r.randrange(5, FAULT_TICKS) if r.random() < 0.4 else None
+        self.handovers = {r.randrange(10, FAULT_TICKS) for _ in range(r.choice((0, 1, 1, 3)))}
+        self.clock_steps = {r.randrange(5, FAULT_TICKS) for _ in range(r.choice((0, 0, 1, 3)))}
+        self.edits = {
+            r.randrange(FAULT_TICKS): r.choice(list(self.workloads)) for _ in range(r.choice((0, 0, 2)))
+        }
         self.base = {name: r.uniform(0.1, 0.6) * 100 * w.max_replicas for name, w in self.workloads.items()}
         self.jumps = {
             name: [(r.randrange(FAULT_TICKS), r.choice((0.0, 0.3, 2.0, 4.0, 1.0))) for _ in range(3)]
@@ -175,6 +183,9 @@ class World:
         # the store: committed state, and the newest fencing token
         self.token = 1
         self.stored = FleetState()
+        self.leads_since_s = -3600.0
+        self.ghosts: list[tuple[FleetState, int]] = []  # leaders of old, with what they remember
+        self.on_the_way: list[tuple[int, ScaleTo, int]] = []  # (tick of arrival, order, token)
         self.frozen: dict[str, DemandObservation] = {}
 
     # -------------------------------------------------------------- making a world
@@ -290,6 +301,10 @@ class World:
             for f in self.faults
         )
 
+    def anywhere(self, kind: str) -> bool:
+        """Whether a fault of ``kind`` holds now that concerns all workloads at once."""
+        return any(self.active(kind, name) for name in self.workloads)
+
     def demand_qps(self, name: str) -> float:
         """Return the true demand."""
         factor = 1.0
@@ -374,9 +389,15 @@ class World:
         truth = self.demand_qps(name)
         warm = sum(x.warm for x in replicas)
         backlog = max(0.0, truth - 100.0 * warm) * 2
-        real = DemandObservation(self.now, truth, truth, backlog, warm, warm, timedelta(hours=1))
+        # A new leader averages over what it has seen itself, if the cache kept nothing for it.
+        seen = timedelta(seconds=min(3600.0, self.now_s - self.leads_since_s))
+        real = DemandObservation(self.now, truth, truth, backlog, warm, warm, seen)
         if self.active("missing", name):
             return None
+        if self.anywhere("cache_lost"):
+            if not seen:
+                return None
+            real = replace(real, backlog_count=0.0)
         if self.active("frozen", name):
             return self.frozen.setdefault(name, real)
         self.frozen.pop(name, None)
@@ -438,11 +459,22 @@ class World:
 
     def step(self) -> None:
         """Advance by one tick, run one cycle of the controller, check every invariant."""
-        if self.tick_number == self.clock_step_at:
+        if self.tick_number in self.clock_steps:
             self.clock_offset_s += self.random.choice((-3600.0, -45.0, -5.0, 5.0, 45.0, 3600.0))
         if self.tick_number == FAULT_TICKS:
             self.clock_offset_s = 0.0
-        stale = self._handover()
+        self._edit()
+        self._handover()
+        self._arrive()
+        if not self.anywhere("store_away"):  # else nobody leads, and nothing is decided
+            self._cycle()
+        self.tick_number += 1
+        self.now_s += self.tick_s
+        if self.tick_number >= FAULT_TICKS:
+            for each in self.workloads:
+                self._refill(each)
+
+    def _cycle(self) -> None:
         tick = self.observe()
         before = self.stored
         try:
@@ -450,31 +482,46 @@ class World:
         except Exception as error:
             raise self.broken(1, f"the core raised {error!r}") from error
         check(self, before, tick, after, effects)
-        name = next(iter(self.workloads))
-        if not self.active("commit_fails", name):
+        if not self.anywhere("commit_fails"):
             self._commit(after, self.token)
-            if not self.active("dies_after_commit", name):
+            if not self.anywhere("dies_after_commit"):
                 self._apply(effects, self.token)
-        if stale is not None:
-            self._zombie(stale, tick)
-        self.tick_number += 1
-        self.now_s += self.tick_s
-        if self.tick_number >= FAULT_TICKS:
-            for each in self.workloads:
-                self._refill(each)
+        for ghost in self.ghosts:
+            if self.random.random() < 0.3:
+                self._haunt(*ghost, tick)
 
-    def _handover(self) -> tuple[FleetState, int] | None:
-        if self.tick_number != self.handover_at:
-            return None
+    def _edit(self) -> None:
+        """Let somebody change a workload's bounds between two cycles."""
+        if name := self.edits.get(self.tick_number):
+            w = self.workloads[name]
+            low = self.random.randrange(3)
+            self.workloads[name] = replace(
+                w,
+                min_replicas=low,
+                max_replicas=low + self.random.randrange(1, 25),
+                generation=w.generation + 1,
+            )
+
+    def _handover(self) -> None:
+        if self.tick_number not in self.handovers:
+            return
         # The new leader knows what storage gives back; the old one goes on with what it remembers.
-        stale = self.stored, self.token
+        self.ghosts.append((self.stored, self.token))
         self.stored = decode(FleetState, encode(self.stored))
         self.token += 1
-        return stale
+        if self.anywhere("cache_lost"):
+            self.leads_since_s = self.now_s
 
-    def _zombie(self, stale: tuple[FleetState, int], tick: TickInput) -> None:
-        """Let the leader of old decide on stale state, and see that nothing comes of it."""
-        state, token = stale
+    def _arrive(self) -> None:
+        """Deliver orders that were on their way; those of another leader than the present one are refused."""
+        due = [order for order in self.on_the_way if order[0] <= self.tick_number]
+        self.on_the_way = [order for order in self.on_the_way if order[0] > self.tick_number]
+        for _, effect, token in due:
+            if token == self.token:
+                self._scale(effect.workload, effect.replicas)
+
+    def _haunt(self, state: FleetState, token: int, tick: TickInput) -> None:
+        """Let a leader of old decide on stale state, and see that nothing comes of it."""
         before = self.stored, [pool.target for pool in self.cluster.values()]
         after, effects = on_tick(state, tick)
         self._commit(after, token)
@@ -490,8 +537,12 @@ class World:
         if token != self.token:
             return
         for effect in effects:
-            if isinstance(effect, ScaleTo) and not self.active("apply_fails", effect.workload):
-                self._scale(effect.workload, effect.replicas)
+            if isinstance(effect, ScaleTo):
+                if self.active("apply_late", effect.workload):
+                    arrival = self.tick_number + self.random.randrange(1, 6)
+                    self.on_the_way.append((arrival, effect, token))
+                elif not self.active("apply_fails", effect.workload):
+                    self._scale(effect.workload, effect.replicas)
             elif isinstance(effect, ReplaceReplica):
                 pool = self.cluster[effect.workload]
                 pool.replicas = [r for r in pool.replicas if r.id != effect.replica_id]
@@ -705,6 +756,11 @@ def _check_quota(world: World, before: FleetState, tick: TickInput, after: Fleet
             if w.workload.quota_pool == pool.name and w.workload.mode is not Mode.RECOMMEND
         ]
         held = {n: _count(before.workloads.get(n), world.cluster[n].target) for n in members}
+        for w in tick.workloads:
+            # Where others order, or nobody may, following what runs already is no growth of ours.
+            name = w.workload.name
+            if name in held and (tick.paused or w.workload.mode is Mode.KEDA):
+                held[name] = max(held[name], world.cluster[name].target)
         now = {n: _count(after.workloads.get(n), world.cluster[n].target) for n in members}
         grew = any(now[n] > held[n] for n in members)
         if grew and sum(now.values()) > max(pool.nominal_gpus, sum(held.values())):
