@@ -51,7 +51,7 @@ class _Call:
     who: Caller = field(default_factory=lambda: Caller(ANONYMOUS, frozenset()))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Stream:
     """An open stream, to be ended when its caller's proof ends."""
 
