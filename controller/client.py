@@ -20,6 +20,7 @@ import grpc
 from forecrest.v1 import control_service_pb2, event_service_pb2
 from forecrest.v1.audit_service_pb2_grpc import AuditServiceStub
 from forecrest.v1.control_service_pb2_grpc import ControlServiceStub
+from forecrest.v1.engine_service_pb2_grpc import EngineServiceStub
 from forecrest.v1.event_service_pb2_grpc import EventServiceStub
 from forecrest.v1.forecast_service_pb2_grpc import ForecastServiceStub
 from forecrest.v1.telemetry_service_pb2 import StreamTrafficRequest, StreamTrafficResponse
@@ -52,7 +53,7 @@ _SERVICE_CONFIG = json.dumps(
             {
                 "name": [
                     {"service": f"forecrest.v1.{name}Service"}
-                    for name in ("Event", "Forecast", "Workload", "Control", "Telemetry", "Audit")
+                    for name in ("Event", "Engine", "Forecast", "Workload", "Control", "Telemetry", "Audit")
                 ],
                 "retryPolicy": {
                     "maxAttempts": 5,
@@ -164,6 +165,7 @@ class Client:
         )
         self._clock = clock or SystemClock()
         self.events = EventServiceStub(self.channel)
+        self.engines = EngineServiceStub(self.channel)
         self.forecasts = ForecastServiceStub(self.channel)
         self.workloads = WorkloadServiceStub(self.channel)
         self.control = ControlServiceStub(self.channel)
@@ -185,9 +187,14 @@ class Client:
         await self.channel.close()
 
     async def watch_event(self, name: str) -> AsyncIterator[event_service_pb2.WatchEventResponse]:
-        """Yield the event's snapshot and changes until it is over; a new snapshot after a reconnect."""
-        request = event_service_pb2.WatchEventRequest(name=name)
-        async for response in self._reopened(lambda: self.events.WatchEvent(request)):
+        """Yield the event's snapshot and changes until it is over; after a reconnect only what differs since."""
+        token = ""
+
+        def opened() -> AsyncIterable[event_service_pb2.WatchEventResponse]:
+            return self.events.WatchEvent(event_service_pb2.WatchEventRequest(name=name, resume_token=token))
+
+        async for response in self._reopened(opened):
+            token = response.resume_token
             yield response
 
     async def watch_decisions(
@@ -221,11 +228,13 @@ class Client:
                     async for answer in sending.over(call):
                         failures = 0
                         yield answer
-                except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
-                    status = error if isinstance(error, grpc.aio.AioRpcError) else await _status_error(call)
+                except (grpc.aio.AioRpcError, _BrokenError) as error:
                     failures += 1
-                    if status.code() is not grpc.StatusCode.UNAVAILABLE or failures > REOPENS_MAX:
+                    status = error if isinstance(error, grpc.aio.AioRpcError) else await _status_error(call)
+                    final = status is error and status.code() is not grpc.StatusCode.UNAVAILABLE
+                    if final or failures > REOPENS_MAX:
                         raise status from None
+                    sending.slow_down()
                     await self._clock.sleep(_pause_s(failures))
                 else:
                     return
@@ -259,48 +268,65 @@ class _Sending:
         # Kept from call to call: cancelling it would end the source.
         self._pull: asyncio.Task[StreamTrafficRequest | None] | None = None
         self._ended = False
+        self._room = UNANSWERED_MAX
 
     async def over(self, call: Any) -> AsyncIterator[StreamTrafficResponse]:  # noqa: ANN401 -- gRPC's calls are untyped
         """Send and yield the answers until all is answered; raise what ends the call before that."""
-        for batch in self._unanswered:
-            await call.write(batch)
+        sent = 0
         read: asyncio.Task[Any] | None = None
         try:
             while self._unanswered or not self._ended:
-                if read is None and self._unanswered:
+                while sent < min(len(self._unanswered), self._room):
+                    await _write(call, self._unanswered[sent])
+                    sent += 1
+                if read is None and sent:
                     read = asyncio.create_task(call.read())
                 waits = {task for task in (self._pulling(), read) if task is not None}
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-                await self._pass_on(call)
+                self._take()
                 if read is not None and read.done():
                     answer, read = read.result(), None
                     if answer is grpc.aio.EOF:
                         raise await _status_error(call)
                     self._unanswered.popleft()
+                    sent, self._room = sent - 1, UNANSWERED_MAX
                     yield answer
         finally:
             if read is not None:
                 read.cancel()
+
+    def slow_down(self) -> None:
+        """Send one at a time until one is answered: a write to a call that ends hides why it ends."""
+        self._room = 1
 
     def _pulling(self) -> asyncio.Task[StreamTrafficRequest | None] | None:
         if self._pull is None and not self._ended and len(self._unanswered) < UNANSWERED_MAX:
             self._pull = asyncio.create_task(_next(self._source))
         return self._pull
 
-    async def _pass_on(self, call: Any) -> None:  # noqa: ANN401 -- as above
-        if self._pull is None or not self._pull.done():
-            return
-        fresh, self._pull = self._pull.result(), None
-        if fresh is None:
-            self._ended = True
-        else:
-            self._unanswered.append(fresh)
-            await call.write(fresh)
+    def _take(self) -> None:
+        if self._pull is not None and self._pull.done():
+            fresh, self._pull = self._pull.result(), None
+            if fresh is None:
+                self._ended = True
+            else:
+                self._unanswered.append(fresh)
 
     def close(self) -> None:
         """Wait for no further batch."""
         if self._pull is not None:
             self._pull.cancel()
+
+
+class _BrokenError(Exception):
+    """A call ended while it was written to."""
+
+
+async def _write(call: Any, batch: StreamTrafficRequest) -> None:  # noqa: ANN401 -- as above
+    try:
+        await call.write(batch)
+    except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+        raise _BrokenError from error
 
 
 async def _next(source: AsyncIterator[StreamTrafficRequest]) -> StreamTrafficRequest | None:
@@ -309,7 +335,7 @@ async def _next(source: AsyncIterator[StreamTrafficRequest]) -> StreamTrafficReq
 
 def _pause_s(failures: int) -> float:
     """Grow with every failure; vary, so that clients of one server do not come back all at once."""
-    pause_s = min(REOPEN_PAUSE_MAX_S, REOPEN_PAUSE_S * 2 ** (failures - 1))
+    pause_s: float = min(REOPEN_PAUSE_MAX_S, REOPEN_PAUSE_S * 2 ** (failures - 1))
     return pause_s * random.uniform(0.8, 1.2)
 
 

@@ -87,6 +87,16 @@ async def announce(signals: SignalCache, call: Call[Any]) -> None:
         log.debug("change of %s not announced: %s", call.resource, error)
 
 
+def scope_of(request: Message) -> str:
+    """What a page token belongs to: the listing and everything asked of it but the page itself."""
+    query = type(request)()
+    query.CopyFrom(request)
+    for name in ("page_size", "page_token"):
+        query.ClearField(name)
+    digest = hashlib.sha256(query.SerializeToString(deterministic=True)).hexdigest()
+    return f"{request.DESCRIPTOR.full_name}:{digest}"
+
+
 def optional_time(message: Message, name: str) -> datetime | None:
     """Return a Timestamp field as a datetime, None if it is absent; raise InvalidError."""
     return read_timestamp(getattr(message, name), name) if message.HasField(name) else None

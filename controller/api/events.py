@@ -1,20 +1,33 @@
 """EventService: parse names, run the use case with one clock reading, map the result. No rule lives here."""
 # ruff: noqa: N802 -- the protocol names the methods
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from datetime import datetime
 
 from forecrest.v1 import event_pb2, event_service_pb2, event_service_pb2_grpc
 
 from controller.api import mappers
-from controller.api.calls import ApiDependencies, announce, call_of, optional_time, optional_workload
-from controller.api.feed import EventView, Feed
-from controller.core.resources import EventState, TrafficEvent
+from controller.api.calls import (
+    ApiDependencies,
+    announce,
+    call_of,
+    optional_time,
+    optional_workload,
+    scope_of,
+)
+from controller.api.feed import EventView, Feed, event_token
+from controller.core.resources import EventState, EventWarning, TrafficEvent
+from controller.ports import UnitOfWork
 from controller.usecases import events
+from controller.usecases.calls import Call
 from controller.usecases.errors import Findings, InvalidError, Violation
-from controller.usecases.listing import page_of
+from controller.usecases.events import Warner
+from controller.usecases.import_events import Imported, export_events, import_events
+from controller.usecases.listing import page_of, seal
 from controller.usecases.names import check_id, new_id, parse
-from controller.usecases.preview_event import preview_event
+from controller.usecases.preview_event import event_warnings, observed_demand, preview_event
+from controller.usecases.report_event import report_event
 
 
 def decode_event(data: bytes) -> TrafficEvent:
@@ -47,7 +60,8 @@ class EventServicer(event_service_pb2_grpc.EventServiceServicer):
             encode=mappers.event_to_wire,
             decode=decode_event,
         )
-        created = await events.create_event(self._deps.store, call, draft)
+        warner = await self._warner(draft.workloads, call.now)
+        created = await events.create_event(self._deps.store, call, draft, warner)
         await announce(self._deps.signals, call)
         return mappers.event_to_wire(created)
 
@@ -63,17 +77,20 @@ class EventServicer(event_service_pb2_grpc.EventServiceServicer):
     ) -> event_service_pb2.ListEventsResponse:
         """List events."""
         del context
+        scope = scope_of(request)
         rows, token = await events.list_events(
             self._deps.store,
-            page_of(request.page_size, request.page_token),
+            page_of(request.page_size, request.page_token, scope),
             self._deps.clock.now(),
             workload=optional_workload(request.workload),
             states=frozenset(map(_state, request.states)),
             category=request.category or None,
             overlaps=(optional_time(request, "start_time"), optional_time(request, "end_time")),
+            where=request.filter,
+            order_by=request.order_by,
         )
         return event_service_pb2.ListEventsResponse(
-            events=map(mappers.event_to_wire, rows), next_page_token=token
+            events=map(mappers.event_to_wire, rows), next_page_token=seal(token, scope)
         )
 
     async def UpdateEvent(
@@ -96,6 +113,7 @@ class EventServicer(event_service_pb2_grpc.EventServiceServicer):
             event_id,
             mappers.version_of(request.event.etag),
             lambda stored: mappers.changed_event(stored, request.event, request.update_mask),
+            await self._warner((), call.now),
         )
         await announce(self._deps.signals, call)
         return mappers.event_to_wire(updated)
@@ -148,13 +166,67 @@ class EventServicer(event_service_pb2_grpc.EventServiceServicer):
         del context
         (event_id,) = parse(request.name, "events/*", "name")
         snapshot = True
-        async with aclosing(self._feed.event(event_id)) as views:
+        async with aclosing(self._feed.event(event_id, request.resume_token)) as views:
             async for view in views:
-                yield self._watched(view, snapshot=snapshot)
+                yield self._watched(view, snapshot=snapshot and not request.resume_token)
                 snapshot = False
 
     def _watched(self, view: EventView, *, snapshot: bool) -> event_service_pb2.WatchEventResponse:
-        return mappers.watched_event(view.event, view.prewarms, self._deps.clock.now(), snapshot=snapshot)
+        response = mappers.watched_event(view.event, view.prewarms, self._deps.clock.now(), snapshot=snapshot)
+        response.resume_token = event_token(view)
+        return response
+
+    async def ReportEvent(
+        self, request: event_service_pb2.ReportEventRequest, context: object
+    ) -> event_service_pb2.EventReport:
+        """Compare an occurrence with what was expected of it."""
+        del context
+        (event_id,) = parse(request.name, "events/*", "name")
+        report = await report_event(self._deps.store, event_id, request.occurrence_id, self._deps.clock.now())
+        return mappers.report_to_wire(report)
+
+    async def ImportEvents(
+        self, request: event_service_pb2.ImportEventsRequest, context: object
+    ) -> event_service_pb2.ImportEventsResponse:
+        """Do what an iCalendar file says."""
+        del context
+        template, given = mappers.template_from_wire(request.template)
+        call: Call[Sequence[Imported]] = call_of(
+            request,
+            method="ImportEvents",
+            resource="events/-",
+            now=self._deps.clock.now(),
+            encode=mappers.imported_to_wire,
+            decode=mappers.imported_from_wire,
+        )
+        done = await import_events(
+            self._deps.store,
+            call,
+            request.calendar,
+            template,
+            given,
+            request.template.time_zone,
+            await self._warner(template.workloads, call.now),
+        )
+        await announce(self._deps.signals, call)
+        return mappers.imported_to_wire(done)
+
+    async def ExportEvents(
+        self, request: event_service_pb2.ExportEventsRequest, context: object
+    ) -> event_service_pb2.ExportEventsResponse:
+        """Return events as an iCalendar file."""
+        del context
+        calendar, count = await export_events(self._deps.store, request.filter, self._deps.clock.now())
+        return event_service_pb2.ExportEventsResponse(calendar=calendar, event_count=count)
+
+    async def _warner(self, workloads: Sequence[str], now: datetime) -> Warner:
+        """Tells, inside a transaction, what a planner should know of an event at ``now``."""
+        observed = await observed_demand(self._deps.signals, workloads) if workloads else {}
+
+        async def warn(uow: UnitOfWork, event: TrafficEvent) -> tuple[EventWarning, ...]:
+            return await event_warnings(uow, self._deps.store, event, self._deps.preview, observed, now)
+
+        return warn
 
 
 def _state(number: int) -> EventState:

@@ -4,12 +4,14 @@ Promises: every field of every resource is paired or named as an exception in ``
 be represented, as InvalidError naming the field. Called by the servicers.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TypeVar
 
 from forecrest.v1 import (
     control_pb2,
+    engine_pb2,
     event_pb2,
     event_service_pb2,
     forecast_pb2,
@@ -21,7 +23,22 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.message import Message
 
 from controller.api.shapes import Shape, Shapes, duration, read_timestamp, timestamp
-from controller.core.resources import ForecastRun, Outcome, PauseState, TrafficEvent, TrafficSample
+from controller.core.engines import (
+    CapacityPoint,
+    Engine,
+    EngineMeasure,
+    EngineProfile,
+    EngineValidation,
+    OptimizationProfile,
+)
+from controller.core.resources import (
+    EventWarning,
+    ForecastRun,
+    Outcome,
+    PauseState,
+    TrafficEvent,
+    TrafficSample,
+)
 from controller.core.types import (
     Alarm,
     Behavior,
@@ -46,15 +63,23 @@ from controller.core.types import (
 from controller.usecases.errors import InvalidError, Violation
 from controller.usecases.event_rules import resolve_window
 from controller.usecases.forecasts import History
+from controller.usecases.import_events import ImportAction, Imported
+from controller.usecases.names import profile_id
 from controller.usecases.occurrences import to_local
 from controller.usecases.overrides import OwnedOverride, Pause
 from controller.usecases.preview_event import EventPreview, WorkloadPreview
+from controller.usecases.report_event import EventReport, PlannerRecord, PrewarmReport, WorkloadReport
 from controller.usecases.telemetry import Backlog
 
 M = TypeVar("M", bound=Message)
 
 _EVENT_LOCAL = frozenset({"start_local", "end_local"})
-_EVENT_OUTPUT = frozenset({"state", "revision", "created_by", "create_time", "update_time", "cancel_reason"})
+_EVENT_OUTPUT = frozenset(
+    {
+        *("state", "revision", "created_by", "create_time", "update_time", "cancel_reason", "warnings"),
+        "stale_since_time",
+    }
+)
 
 SHAPES = Shapes(
     (
@@ -62,7 +87,7 @@ SHAPES = Shapes(
             Workload,
             workload_pb2.Workload,
             core_only=frozenset({"name"}),
-            wire_only=frozenset({"name", "etag"}),
+            wire_only=frozenset({"name", "etag", "stale_since_time"}),
         ),
         Shape(CapacityProfile, workload_pb2.CapacityProfile),
         Shape(Slo, workload_pb2.Slo),
@@ -75,13 +100,15 @@ SHAPES = Shapes(
             event_pb2.Event,
             names={
                 "exdates_at": "exdate_times",
+                "rdates_at": "rdate_times",
                 "created_at": "create_time",
                 "updated_at": "update_time",
                 "cancelled_reason": "cancel_reason",
             },
             core_only=frozenset({"id"}),
-            wire_only=frozenset({"name", "etag"}) | _EVENT_LOCAL,
+            wire_only=frozenset({"name", "etag", "stale_since_time"}) | _EVENT_LOCAL,
         ),
+        Shape(EventWarning, event_pb2.EventWarning),
         Shape(Contract, event_pb2.Contract, names={"event_id": "occurrence_id"}),
         Shape(
             Replica,
@@ -133,6 +160,40 @@ SHAPES = Shapes(
             telemetry_service_pb2.TrafficSample,
             core_only=frozenset({"source"}),
         ),
+        Shape(
+            Engine,
+            engine_pb2.Engine,
+            names={
+                "created_at": "create_time",
+                "updated_at": "update_time",
+                "promoted_at": "promote_time",
+                "retired_reason": "retire_reason",
+            },
+            core_only=frozenset({"id"}),
+            wire_only=frozenset({"name", "etag"}),
+        ),
+        Shape(OptimizationProfile, engine_pb2.OptimizationProfile),
+        Shape(EngineValidation, engine_pb2.EngineValidation, names={"validated_at": "validate_time"}),
+        Shape(EngineMeasure, engine_pb2.EngineMeasure),
+        Shape(
+            EngineProfile,
+            engine_pb2.EngineProfile,
+            names={"measured_at": "measure_time"},
+            core_only=frozenset({"engine"}),
+            wire_only=frozenset({"name"}),
+        ),
+        Shape(CapacityPoint, engine_pb2.CapacityPoint),
+        Shape(
+            WorkloadReport,
+            event_service_pb2.WorkloadReport,
+            names={"peak_at": "peak_time"},
+        ),
+        Shape(
+            PrewarmReport,
+            event_service_pb2.PrewarmReport,
+            names={"order_at": "order_time", "deadline_at": "deadline_time", "met_at": "met_time"},
+        ),
+        Shape(PlannerRecord, event_service_pb2.PlannerRecord),
         Shape(Backlog, telemetry_service_pb2.BacklogSample, names={"at": "observe_time"}),
     ),
     prefixes={"workload": "workloads/", "workloads": "workloads/"},
@@ -212,7 +273,9 @@ def workload_from_wire(message: workload_pb2.Workload, name: str) -> Workload:
 
 def changed_workload(stored: Workload, given: workload_pb2.Workload, mask: FieldMask) -> Workload:
     """Return ``stored`` with the masked fields of ``given``; raise InvalidError."""
-    merged = merge(workload_to_wire(stored), given, mask, frozenset({"generation"}), "Workload")
+    merged = merge(
+        workload_to_wire(stored), given, mask, frozenset({"generation", "stale_since_time"}), "Workload"
+    )
     return workload_from_wire(merged, stored.name)
 
 
@@ -314,6 +377,128 @@ def watched_event(
         snapshot=snapshot,
         observe_time=timestamp(now),
     )
+
+
+def template_from_wire(message: event_pb2.Event) -> tuple[TrafficEvent, frozenset[str]]:
+    """Return what an import's template says, with times that mean nothing, and the fields it states."""
+    draft = event_pb2.Event()
+    draft.CopyFrom(message)
+    for name in _EVENT_OUTPUT | _EVENT_LOCAL | {"name", "etag", "rrule", "exdate_times", "rdate_times"}:
+        draft.ClearField(name)  # type: ignore[arg-type]  # names of this message
+    draft.time_zone = draft.time_zone or "UTC"
+    draft.start_time.FromSeconds(0)
+    draft.end_time.FromSeconds(60)
+    try:
+        template = event_from_wire(draft, "template")
+    except InvalidError as error:
+        raise InvalidError(
+            [Violation(f"template.{v.field.removeprefix('event.')}", v.description) for v in error.violations]
+        ) from error
+    given = {field.name for field, _ in message.ListFields()}
+    known = {f.name for f in dataclasses.fields(TrafficEvent)} - {"time_zone"}
+    if {"expected_peak_qps", "expected_multiplier"} & given:
+        given |= {"expected_peak_qps", "expected_multiplier"}
+    return template, frozenset(given & known - _EVENT_OUTPUT)
+
+
+def report_to_wire(report: EventReport) -> event_service_pb2.EventReport:
+    """Return the report."""
+    message = event_service_pb2.EventReport(
+        event=event_to_wire(report.event),
+        occurrence_id=report.occurrence.id,
+        start_time=timestamp(report.occurrence.start_at),
+        end_time=timestamp(report.occurrence.end_at),
+        complete=report.complete,
+        workloads=[SHAPES.to_wire(w, event_service_pb2.WorkloadReport) for w in report.workloads],
+    )
+    if report.planner_record is not None:
+        message.planner_record.CopyFrom(
+            SHAPES.to_wire(report.planner_record, event_service_pb2.PlannerRecord)
+        )
+    return message
+
+
+def imported_to_wire(imported: Sequence[Imported]) -> event_service_pb2.ImportEventsResponse:
+    """Return the response."""
+    response = event_service_pb2.ImportEventsResponse()
+    for one in imported:
+        entry = response.events.add(
+            uid=one.uid,
+            action=event_service_pb2.ImportAction.Value(f"IMPORT_ACTION_{one.action}"),
+            sentence=one.sentence,
+        )
+        if one.event is not None:
+            entry.event.CopyFrom(event_to_wire(one.event))
+    return response
+
+
+def imported_from_wire(data: bytes) -> list[Imported]:
+    """Return what a kept response says."""
+    response = event_service_pb2.ImportEventsResponse.FromString(data)
+    return [
+        Imported(
+            uid=entry.uid,
+            action=ImportAction(
+                event_service_pb2.ImportAction.Name(entry.action).removeprefix("IMPORT_ACTION_")
+            ),
+            event=event_from_wire(entry.event, entry.event.name.removeprefix("events/"))
+            if entry.HasField("event")
+            else None,
+            sentence=entry.sentence,
+        )
+        for entry in response.events
+    ]
+
+
+# ---------------------------------------------------------------- engines
+
+
+def engine_to_wire(engine: Engine) -> engine_pb2.Engine:
+    """Return the resource."""
+    message = SHAPES.to_wire(engine, engine_pb2.Engine)
+    message.name = f"engines/{engine.id}"
+    message.etag = etag_of(engine.generation)
+    return message
+
+
+def engine_from_wire(message: engine_pb2.Engine, engine_id: str) -> Engine:
+    """Return the value, under the given id; raise InvalidError."""
+    return SHAPES.from_wire(message, Engine, "engine", id=engine_id)
+
+
+def draft_engine(message: engine_pb2.Engine, engine_id: str) -> Engine:
+    """Return what a client may say of an engine, without what only we say; raise InvalidError."""
+    draft = engine_pb2.Engine()
+    draft.CopyFrom(message)
+    for name in (
+        *("state", "validation", "created_by", "create_time", "update_time", "promoted_by"),
+        *("promote_time", "retire_reason", "generation"),
+    ):
+        draft.ClearField(name)
+    return engine_from_wire(draft, engine_id)
+
+
+def validation_from_wire(message: engine_pb2.EngineValidation) -> EngineValidation:
+    """Return what was measured; raise InvalidError."""
+    draft = engine_pb2.EngineValidation()
+    draft.CopyFrom(message)
+    draft.ClearField("validate_time")
+    return SHAPES.from_wire(draft, EngineValidation, "validation")
+
+
+def engine_profile_to_wire(profile: EngineProfile) -> engine_pb2.EngineProfile:
+    """Return the resource."""
+    message = SHAPES.to_wire(profile, engine_pb2.EngineProfile)
+    message.name = f"engines/{profile.engine}/profiles/{profile_id(profile.capacity.gpu_type)}"
+    return message
+
+
+def engine_profile_from_wire(message: engine_pb2.EngineProfile, engine_id: str) -> EngineProfile:
+    """Return the value of an engine; raise InvalidError. The engine in the figures is this one."""
+    draft = engine_pb2.EngineProfile()
+    draft.CopyFrom(message)
+    draft.capacity.engine = f"engines/{engine_id}"
+    return SHAPES.from_wire(draft, EngineProfile, "profile", engine=engine_id)
 
 
 # ---------------------------------------------------------------- forecasts

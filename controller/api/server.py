@@ -19,6 +19,8 @@ from forecrest.v1 import (
     audit_service_pb2_grpc,
     control_service_pb2,
     control_service_pb2_grpc,
+    engine_service_pb2,
+    engine_service_pb2_grpc,
     event_service_pb2,
     event_service_pb2_grpc,
     forecast_service_pb2,
@@ -38,6 +40,7 @@ from controller.api.auth.scope import Directory, ScopedStore
 from controller.api.auth.security import Security
 from controller.api.calls import ApiDependencies
 from controller.api.control import ControlServicer
+from controller.api.engines import EngineServicer
 from controller.api.errors import ErrorInterceptor
 from controller.api.events import EventServicer
 from controller.api.feed import Feed
@@ -62,6 +65,7 @@ CANCELLATIONS_MAX = 5
 SERVICES = tuple(
     service.full_name
     for file in (
+        engine_service_pb2,
         event_service_pb2,
         forecast_service_pb2,
         workload_service_pb2,
@@ -202,6 +206,7 @@ async def serve(
     deps = replace(deps, store=ScopedStore(deps.store))
     event_service_pb2_grpc.add_EventServiceServicer_to_server(EventServicer(deps, feed), server)
     forecast_service_pb2_grpc.add_ForecastServiceServicer_to_server(ForecastServicer(deps), server)
+    engine_service_pb2_grpc.add_EngineServiceServicer_to_server(EngineServicer(deps), server)
     workload_service_pb2_grpc.add_WorkloadServiceServicer_to_server(WorkloadServicer(deps), server)
     control_service_pb2_grpc.add_ControlServiceServicer_to_server(ControlServicer(deps, feed), server)
     telemetry_service_pb2_grpc.add_TelemetryServiceServicer_to_server(TelemetryServicer(deps, ingest), server)

@@ -5,11 +5,11 @@ from forecrest.v1 import workload_pb2, workload_service_pb2, workload_service_pb
 from google.protobuf.empty_pb2 import Empty
 
 from controller.api import mappers
-from controller.api.calls import ApiDependencies, announce, call_of
+from controller.api.calls import ApiDependencies, announce, call_of, scope_of
 from controller.core.types import Workload
 from controller.usecases import workloads
 from controller.usecases.errors import Findings
-from controller.usecases.listing import page_of
+from controller.usecases.listing import page_of, seal
 from controller.usecases.names import check_id, parse
 
 
@@ -59,10 +59,15 @@ class WorkloadServicer(workload_service_pb2_grpc.WorkloadServiceServicer):
     ) -> workload_service_pb2.ListWorkloadsResponse:
         """List workloads."""
         del context
-        page = page_of(request.page_size, request.page_token)
-        rows, token = await workloads.list_workloads(self._deps.store, page)
+        scope = scope_of(request)
+        rows, token = await workloads.list_workloads(
+            self._deps.store,
+            page_of(request.page_size, request.page_token, scope),
+            where=request.filter,
+            order_by=request.order_by,
+        )
         return workload_service_pb2.ListWorkloadsResponse(
-            workloads=map(mappers.workload_to_wire, rows), next_page_token=token
+            workloads=map(mappers.workload_to_wire, rows), next_page_token=seal(token, scope)
         )
 
     async def UpdateWorkload(

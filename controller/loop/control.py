@@ -47,6 +47,7 @@ from controller.ports import (
     UnitOfWork,
 )
 from controller.settings import Settings
+from controller.usecases.engines import measured_profiles, with_measured
 from controller.usecases.schedule import events_between
 from controller.usecases.topics import CHANGES
 
@@ -128,8 +129,10 @@ class Control:
         """Read everything a cycle needs from the store; events from ``events_back`` ago on."""
         horizon = timedelta(seconds=self._settings.forecast_horizon_s)
         async with self._store.unit_of_work() as uow:
+            workloads = await read_workloads(uow, self._settings.workloads_max)
+            measured = await measured_profiles(uow, workloads)
             return World(
-                workloads=await read_workloads(uow, self._settings.workloads_max),
+                workloads=tuple(with_measured(workload, measured) for workload in workloads),
                 state=FleetState(await uow.states.load()),
                 overrides=await uow.states.overrides(),
                 pause=await uow.states.pause(),

@@ -21,6 +21,12 @@ def new_id(prefix: str) -> str:
     return f"{prefix}-{uuid.uuid4().hex[:16]}"
 
 
+def profile_id(gpu_type: str) -> str:
+    """The last part of the name of an engine's profile: the GPU type in lower case, "-" for what an id cannot hold."""
+    text = re.sub(r"[^a-z0-9]+", "-", gpu_type.lower()).strip("-")[:63].strip("-")
+    return text if ID.fullmatch(text) else f"gpu-{text}"[:63].strip("-")
+
+
 def parse(name: str, pattern: str, field: str) -> tuple[str, ...]:
     """Split ``name`` by ``pattern``, for example "workloads/*/overrides/*"; raise InvalidError naming ``field``."""
     wanted, given = pattern.split("/"), name.split("/")

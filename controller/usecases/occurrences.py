@@ -25,6 +25,8 @@ from controller.usecases.errors import Findings
 OCCURRENCES_MAX = 1000
 # Far enough to hold the next occurrence of every rule that registration accepts.
 HORIZON = timedelta(days=366 * 30)
+# How far back occurrences of a recurrence are looked at: as far as a start may lie behind.
+BEHIND = timedelta(days=2 * 366)
 RRULE_LENGTH_MAX = 500
 _LOCAL = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(:\d{2})?")
 _WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from controller.core.leadtime import DEFAULT_PRIORS, StagePrior, estimate_lead_time
+from controller.core.leadtime import DEFAULT_PRIORS, LeadTime, StagePrior, estimate_lead_time
 from controller.core.planner import build_plan, deadline, forecast_usable
-from controller.core.resources import TrafficEvent
+from controller.core.resources import EventWarning, EventWarningKind, TrafficEvent
 from controller.core.types import (
     CapacityPlan,
     Event,
@@ -23,14 +23,20 @@ from controller.core.types import (
     Trust,
     Workload,
 )
-from controller.ports import ForecastPort, NotFoundError, PortError, SignalCache, Store, UnitOfWork
+from controller.ports import ForecastPort, PortError, SignalCache, Store, UnitOfWork
+from controller.usecases.caller import Caller, caller, enter
+from controller.usecases.engines import resolved_workload
 from controller.usecases.errors import InvalidError, Violation
 from controller.usecases.event_rules import check_event
 from controller.usecases.events import check_workloads
 from controller.usecases.occurrences import HORIZON, occurrences
+from controller.usecases.quota_ahead import Room, peak_replicas, room_for
 from controller.usecases.schedule import schedule
 
 _HOUR_S = 3600.0
+# Occurrences of a recurrence that are looked at when it is registered, and warnings kept with it.
+OCCURRENCES_CHECKED = 4
+WARNINGS_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,27 +88,31 @@ async def preview_event(
     """Preview the next occurrence of ``event``; raise InvalidError as registration would."""
     check_event(event, now)
     occurrence = occurrences(event, now, now + HORIZON, 1)[0]
-    observed = await _observed(signals, event.workloads)
+    observed = await observed_demand(signals, event.workloads)
     async with store.unit_of_work() as uow:
         await check_workloads(uow, event)
         others = await schedule(uow, now, max(now + settings.horizon, occurrence.end_at), without=event.id)
         previews = [
             await _preview(
                 uow,
+                store,
                 name,
                 occurrence,
                 others.get(name, ()),
                 observed.get(name),
+                event=event,
                 forecaster=forecaster,
                 settings=settings,
                 now=now,
             )
             for name in event.workloads
         ]
-    return EventPreview(event, tuple(previews))
+        warnings = await event_warnings(uow, store, event, settings, observed, now)
+    return EventPreview(replace(event, warnings=warnings), tuple(previews))
 
 
-async def _observed(signals: SignalCache, workloads: Sequence[str]) -> Mapping[str, float]:
+async def observed_demand(signals: SignalCache, workloads: Sequence[str]) -> Mapping[str, float]:
+    """Present demand by workload, QPS, as far as it is known."""
     try:
         demand = await signals.get_demand(workloads)
     except PortError:  # without the cache a preview knows less, and is still right
@@ -112,16 +122,18 @@ async def _observed(signals: SignalCache, workloads: Sequence[str]) -> Mapping[s
 
 async def _preview(
     uow: UnitOfWork,
+    store: Store,
     name: str,
     occurrence: Event,
     others: Sequence[Event],
     observed_qps: float | None,
     *,
+    event: TrafficEvent,
     forecaster: ForecastPort | None,
     settings: PreviewSettings,
     now: datetime,
 ) -> WorkloadPreview:
-    workload = await uow.workloads.get(name)
+    workload = await resolved_workload(uow, name)
     stored = await uow.forecasts.latest(name)
     plain = stored[1] if stored else None
     trust = Trust.UNPROVEN
@@ -133,7 +145,8 @@ async def _preview(
         if occurrence.id in plain.event_ids:  # a registered event is previewed: what would run without it?
             plain = await _refit(uow, forecaster, name, plain, others, settings, now)
     lead = estimate_lead_time(settings.lead_priors, await uow.warmups.recent(name))
-    ceiling = await _quota_ceiling(uow, workload, occurrence, settings.pools)
+    room = await _room(uow, store, workload, occurrence, event, settings, lead, now)
+    ceiling = None if room is None else room.free_gpus // workload.profile.gpus_per_replica
 
     def plan(events: Sequence[Event], band: ForecastBand | None) -> CapacityPlan:
         try:
@@ -201,32 +214,124 @@ async def _refit(
     return band if band.qps else plain
 
 
-async def _quota_ceiling(
-    uow: UnitOfWork, workload: Workload, occurrence: Event, pools: Sequence[QuotaPool]
-) -> int | None:
-    """Replicas the pool has room for while the occurrence lasts, after what the others' plans hold then."""
-    pool = next((p for p in pools if p.name == workload.quota_pool), None)
-    gpus = workload.profile.gpus_per_replica
-    if pool is None or not gpus:
+async def _room(
+    uow: UnitOfWork,
+    store: Store,
+    workload: Workload,
+    occurrence: Event,
+    event: TrafficEvent,
+    settings: PreviewSettings,
+    lead: LeadTime,
+    now: datetime,
+) -> Room | None:
+    """The pool while the occurrence lasts, after what the others need then, the event's own workloads included."""
+    if workload.quota_pool is None or not settings.pools:
         return None
-    room = pool.nominal_gpus + (pool.borrowing_limit_gpus if pool.cohort else 0)
-    for other in (await uow.workloads.list())[0]:
-        if other.quota_pool == pool.name and other.name != workload.name:
-            room -= await _held(uow, other, occurrence) * other.profile.gpus_per_replica
-    return max(0, room) // gpus
 
+    async def room(whole: UnitOfWork) -> Room | None:
+        then = await schedule(whole, occurrence.start_at, occurrence.end_at, without=event.id)
+        for name in event.workloads:
+            then.setdefault(name, []).append(occurrence)
+        return await room_for(whole, workload, occurrence, settings.pools, then, lead, now)
 
-async def _held(uow: UnitOfWork, workload: Workload, occurrence: Event) -> int:
+    who = caller()
+    if who.namespaces is None:
+        return await room(uow)
+    # Other namespaces take GPUs too. They are counted for a caller who may not see them, and not named.
+    enter(Caller())
     try:
-        plan = await uow.decisions.plan(workload.name)
-    except NotFoundError:
-        return workload.min_replicas
-    return _peak(plan, workload, occurrence.start_at, occurrence.end_at)
+        fleet = store.unit_of_work()
+    finally:
+        enter(who)
+    async with fleet as whole:
+        found = await room(whole)
+    return None if found is None else found.unnamed()
 
 
-def _peak(plan: CapacityPlan, workload: Workload, start_at: datetime, end_at: datetime) -> int:
-    held = [f.replicas for f in plan.floors if f.needed_at < end_at and start_at < f.until_at]
-    return max([workload.min_replicas, *held])
+async def event_warnings(
+    uow: UnitOfWork,
+    store: Store,
+    event: TrafficEvent,
+    settings: PreviewSettings,
+    observed: Mapping[str, float],
+    now: datetime,
+) -> tuple[EventWarning, ...]:
+    """What a planner should know at registration, for the next occurrences on every workload; nothing is refused."""
+    found: list[EventWarning] = []
+    for occurrence in occurrences(event, now, now + HORIZON, OCCURRENCES_CHECKED):
+        others = await schedule(uow, occurrence.start_at, occurrence.end_at, without=event.id)
+        for name in event.workloads:
+            workload = await resolved_workload(uow, name)
+            stored = await uow.forecasts.latest(name)
+            lead = estimate_lead_time(settings.lead_priors, await uow.warmups.recent(name))
+            try:
+                plan = build_plan(
+                    workload,
+                    now=now,
+                    band=stored[1] if stored else None,
+                    trust=Trust.UNPROVEN,
+                    events=[*others.get(name, ()), occurrence],
+                    lead=lead,
+                    observed_qps=observed.get(name),
+                )
+            except ValueError as error:  # beyond what any pool can be sized for
+                raise InvalidError(
+                    [Violation("event.expected_load", f"cannot be planned for: {error}")]
+                ) from error
+            floor = next(f for f in plan.floors if f.event_id == occurrence.id)
+            room = await _room(uow, store, workload, occurrence, event, settings, lead, now)
+            found += _warnings(workload, occurrence, floor, room, now)
+        if len(found) >= WARNINGS_MAX:
+            break
+    return tuple(found[:WARNINGS_MAX])
+
+
+def _warnings(
+    workload: Workload, occurrence: Event, floor: Floor, room: Room | None, now: datetime
+) -> list[EventWarning]:
+    name, at = workload.name, f"{occurrence.start_at:%Y-%m-%d %H:%M} UTC"
+
+    def warn(kind: EventWarningKind, sentence: str, unmet: int = 0, pool: str | None = None) -> EventWarning:
+        return EventWarning(
+            kind=kind,
+            workload=name,
+            sentence=f"{name} at {at}: {sentence}.",
+            start_at=occurrence.start_at,
+            end_at=occurrence.end_at,
+            unmet_replicas=unmet,
+            quota_pool=pool,
+        )
+
+    if floor.demand_qps is None:
+        remedy = "no demand is known that the multiplier could be applied to; give expected_peak_qps instead"
+        return [warn(EventWarningKind.SIZE_UNKNOWN, remedy)]
+    found: list[EventWarning] = []
+    wanted = floor.replicas + floor.unmet_replicas
+    if floor.unmet_replicas:
+        found.append(
+            warn(
+                EventWarningKind.MAX_REPLICAS_SHORT,
+                f"{wanted} replicas are needed and max_replicas allows {floor.replicas}; raise it, or "
+                "max_replicas_override of the event",
+                floor.unmet_replicas,
+            )
+        )
+    if room is not None:
+        fits = room.free_gpus // workload.profile.gpus_per_replica
+        if floor.replicas > fits:
+            found.append(
+                warn(
+                    EventWarningKind.QUOTA_SHORT,
+                    f"{floor.replicas} replicas are needed and {room.sentence()}, which hold {fits}; raise the "
+                    "quota, move the event or give it priority",
+                    floor.replicas - fits,
+                    room.pool,
+                )
+            )
+    if floor.order_at < now < occurrence.start_at and floor.replicas > workload.min_replicas:
+        late = f"prewarm should have begun at {floor.order_at:%Y-%m-%d %H:%M:%SZ}; replicas may be late"
+        found.append(warn(EventWarningKind.PREWARM_LATE, late))
+    return found
 
 
 def replica_hours(plan: CapacityPlan, minimum: int, start_at: datetime, end_at: datetime) -> float:
@@ -254,8 +359,8 @@ def _compare(
 ) -> WorkloadPreview:
     floors = tuple(f for f in with_event.floors if f.event_id == occurrence.id)
     start_at, end_at = occurrence.start_at, occurrence.end_at
-    replicas = _peak(with_event, workload, start_at, end_at)
-    baseline = _peak(without, workload, start_at, end_at)
+    replicas = peak_replicas(with_event, workload, start_at, end_at)
+    baseline = peak_replicas(without, workload, start_at, end_at)
     order_at = min((f.order_at for f in floors), default=None)
     first = now if order_at is None else max(now, order_at)
     last = max([end_at, *(f.until_at for f in floors)])
@@ -283,7 +388,7 @@ def _sentence(preview: WorkloadPreview, now: datetime) -> str:
     name, floor = preview.workload, next(iter(preview.floors), None)
     if floor is None or floor.demand_qps is None:
         return (
-            f"{name} cannot be sized: there is no forecast for that time and no expected peak; "
+            f"{name} cannot be sized: no demand is known for that time and no expected peak is given; "
             "give expected_peak_qps, or preview again closer to the event."
         )
     count, asked = preview.replicas + preview.unmet_replicas, preview.occurrence.expected_peak_qps

@@ -6,6 +6,7 @@ from datetime import timedelta
 from controller.core.types import Behavior, CapacityProfile, Policy, ScalingRules, Slo, Workload
 from controller.usecases.errors import Findings
 from controller.usecases.names import check_id
+from controller.usecases.target_rules import check_target
 
 REPLICAS_MAX = 10_000
 PRIORITY_MAX = 1000
@@ -42,7 +43,7 @@ def check_workload(workload: Workload, findings: Findings) -> None:
     check_id(findings, "namespace", workload.namespace)
     findings.require(1 <= len(workload.profiles) <= 20, "profiles", "must have 1 to 20 capacity profiles")
     for index, profile in enumerate(workload.profiles[:20]):
-        _check_profile(profile, f"profiles[{index}]", findings)
+        check_profile(profile, f"profiles[{index}]", findings)
     findings.number("min_replicas", workload.min_replicas, 0, REPLICAS_MAX)
     findings.number("max_replicas", workload.max_replicas, 1, REPLICAS_MAX)
     findings.require(
@@ -57,8 +58,9 @@ def check_workload(workload: Workload, findings: Findings) -> None:
         findings.text("engine_digest", workload.engine_digest, 1, 200)
     if workload.demand_query is not None:
         findings.text("demand_query", workload.demand_query, 1, 2000)
-    check_pairs(workload.target, "target", findings, count_max=32, value_max=500)
-    _check_slo(workload.slo, findings)
+    check_target(workload.target, findings)
+    check_pairs(dict(workload.labels), "labels", findings, count_max=64, value_max=200)
+    check_slo(workload.slo, findings)
     _check_policy(workload.policy, findings)
 
 
@@ -74,7 +76,8 @@ def check_pairs(
         findings.text(f'{field}["{key[:63]}"]', value, 0, value_max)
 
 
-def _check_profile(profile: CapacityProfile, at: str, findings: Findings) -> None:
+def check_profile(profile: CapacityProfile, at: str, findings: Findings) -> None:
+    """Record everything wrong with a capacity profile under the path ``at``."""
     findings.text(f"{at}.engine", profile.engine, 1, 200)
     findings.text(f"{at}.gpu_type", profile.gpu_type, 0, 63)
     findings.number(f"{at}.qps_max", profile.qps_max, 0, 1e7, above=True, unit="requests per second")
@@ -85,7 +88,8 @@ def _check_profile(profile: CapacityProfile, at: str, findings: Findings) -> Non
     findings.number(f"{at}.gpus_per_replica", profile.gpus_per_replica, 0, 64)
 
 
-def _check_slo(slo: Slo, findings: Findings) -> None:
+def check_slo(slo: Slo, findings: Findings) -> None:
+    """Record everything wrong with an SLO."""
     findings.number("slo.wait_s", slo.wait_s, 0, 3600, above=True, unit="seconds")
     findings.number("slo.wait_exceed_share", slo.wait_exceed_share, 1e-9, 1 - 1e-9)
     findings.number("slo.latency_ms_p99", slo.latency_ms_p99, 0, 3_600_000, above=True, unit="milliseconds")

@@ -94,10 +94,11 @@ def test_every_service_of_the_protos_is_served(files: list[FileDescriptorProto])
 
 
 def test_every_method_has_a_servicer_of_our_own() -> None:
-    from controller.api import control, events, forecasts, telemetry, workloads
+    from controller.api import control, engines, events, forecasts, telemetry, workloads
 
     servicers = (
         control.ControlServicer,
+        engines.EngineServicer,
         events.EventServicer,
         forecasts.ForecastServicer,
         telemetry.TelemetryServicer,

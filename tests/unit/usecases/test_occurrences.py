@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from controller.core.resources import EventState, TrafficEvent
 from controller.usecases.errors import Findings
 from controller.usecases.occurrences import (
+    check_exdates,
     check_rrule,
     event_id_of,
     occurrences,
@@ -212,7 +213,7 @@ def test_an_exception_beside_the_rule_is_refused() -> None:
     event = an_event("2026-11-11T00:00", "FREQ=DAILY", exdates=(datetime(2026, 11, 12, 5, tzinfo=UTC),))
     findings = Findings()
 
-    check_rrule(event, findings)
+    check_exdates(event, findings)
 
     assert [v.field for v in findings.violations] == ["exdate_times[0]"]
 
