@@ -198,8 +198,19 @@ class _MalformedError(UseCaseError):
 
 def _open(handler: Any, given: Any, context: Context) -> Any:  # noqa: ANN401 -- as above
     if handler.request_streaming:
-        return handler.stream_stream((_parse(handler, data) async for data in given), context)
+        return _exchange(handler, given, context)
     return handler.unary_stream(_parse(handler, given), context)
+
+
+async def _exchange(handler: Any, given: Any, context: Context) -> AsyncIterator[object]:  # noqa: ANN401 -- as above
+    # What reads the sender's messages is closed too: gRPC would leave it to the garbage collector.
+    async with (
+        aclosing(aiter(given)) as received,
+        aclosing(_parse(handler, data) async for data in received) as requests,
+        aclosing(handler.stream_stream(requests, context)) as messages,
+    ):
+        async for message in messages:
+            yield message
 
 
 def _parse(handler: Any, data: bytes) -> object:  # noqa: ANN401 -- as above
