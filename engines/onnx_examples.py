@@ -34,7 +34,7 @@ class TwoTowerSizes:
                 raise ValueError(f"{name}: must be at least 1, got {getattr(self, name)}")
 
 
-def _mixed(seed: int, *shape: int) -> NDArray[np.float32]:
+def pseudo_random(seed: int, *shape: int) -> NDArray[np.float32]:
     """Values in [-1, 1) from SplitMix64, whose stream no library release can change."""
     with np.errstate(over="ignore"):
         x = np.arange(1, int(np.prod(shape)) + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
@@ -60,7 +60,8 @@ def two_tower_weights(seed: int, sizes: TwoTowerSizes | None = None) -> dict[str
     }
     # Scaled by fan-in, so that scores spread over (0, 1) instead of sticking to its ends.
     return {
-        name: _mixed(seed * 101 + index, *shape) * np.float32(shape[0] ** -0.5 if "_w" in name else 1.0)
+        name: pseudo_random(seed * 101 + index, *shape)
+        * np.float32(shape[0] ** -0.5 if "_w" in name else 1.0)
         for index, (name, shape) in enumerate(shapes.items())
     }
 
