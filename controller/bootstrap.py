@@ -24,6 +24,7 @@ from controller.adapters.clock import SystemClock
 from controller.adapters.embedded import EmbeddedStack
 from controller.adapters.forecaster import FitForecaster
 from controller.adapters.postgres import PostgresLeaseStore, PostgresStore, migrate
+from controller.adapters.prometheus import Prometheus, PrometheusAccess, PrometheusTraffic
 from controller.adapters.redis import RedisSignalCache
 from controller.adapters.triton_metrics import TritonDemandMeter
 from controller.api.auth.oidc import OidcSettings
@@ -115,8 +116,16 @@ async def open_runtime(
             actuator = local if settings.actuator == "local_process" else DryRunActuator(local)
         triton_meter = TritonDemandMeter(clock, baselines=local.baselines, departures=local.departures)
         stack.push_async_callback(triton_meter.close)
+        source = prometheus_traffic(settings, clock)
+        if source is not None:
+            stack.push_async_callback(source.close)
         observer = Observer(
-            actuator, wrap_meter(triton_meter), cache, store, ttl=SIGNAL_TTL_PERIODS * settings.scrape_period
+            actuator,
+            wrap_meter(triton_meter),
+            cache,
+            store,
+            ttl=SIGNAL_TTL_PERIODS * settings.scrape_period,
+            source=source,
         )
         forecaster = FitForecaster()
         forecasting = Forecasting(store, forecaster, clock, settings, cache)
@@ -212,6 +221,26 @@ def api_limits(settings: Settings) -> ApiLimits:
         streams_per_caller_max=settings.api_streams_per_caller_max,
         connection_age_max_s=settings.api_connection_age_max_s,
     )
+
+
+def prometheus_traffic(settings: Settings, clock: Clock) -> PrometheusTraffic | None:
+    """The Prometheus server that answers demand queries, if there is one; raise ValueError for a wrong address."""
+    if not settings.prometheus_url:
+        return None
+    password = settings.prometheus_password
+    access = PrometheusAccess(
+        settings.prometheus_url,
+        token_file=settings.prometheus_token_file,
+        username=settings.prometheus_username or None,
+        password=None if password is None else password.get_secret_value(),
+        ca_file=settings.prometheus_ca_file,
+        headers={name: value.get_secret_value() for name, value in settings.prometheus_headers.items()},
+        timeout_s=settings.prometheus_timeout_s,
+        # The next period asks again anyway.
+        attempts_max=2,
+    )
+    period = timedelta(seconds=settings.prometheus_period_s)
+    return PrometheusTraffic(Prometheus(access, clock), clock, period=period)
 
 
 def _announce(data_dir: Path, api: RunningServer, stack: AsyncExitStack) -> None:

@@ -547,6 +547,18 @@ class DemandMeterPort(Protocol):
         ...
 
 
+class DemandSource(Protocol):
+    """Demand of workloads that name a query, from a system that measures it already."""
+
+    async def observe(self, workloads: Sequence[Workload]) -> Mapping[str, DemandObservation]:
+        """Newest demand of workloads with a ``demand_query``; unknown ones are missing. Never waits for an answer."""
+        ...
+
+    def drain_samples(self) -> Sequence[TrafficSample]:
+        """Minutes read since the last call, for the traffic store."""
+        ...
+
+
 class NearModel(Protocol):
     """What one workload's demand may reach before replicas ordered now are warm. Learns.
 

@@ -4,6 +4,7 @@ Every window, period and limit of the shell has its bound here; policy per workl
 """
 
 import os
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -78,6 +79,20 @@ class Settings(BaseSettings):
     # how often near demand is measured anew on history; what was measured serves six hours
     near_period_s: Annotated[float, Field(ge=60, le=3 * 3600)] = 3600.0
 
+    # Asked for the demand of workloads that name a query: docs/telemetry.md. Without a URL nobody is.
+    prometheus_url: str = ""
+    prometheus_token_file: Path | None = None
+    prometheus_username: str = ""
+    prometheus_password: SecretStr | None = None
+    prometheus_ca_file: Path | None = None
+    prometheus_headers: Mapping[str, SecretStr] = Field(
+        default_factory=dict
+    )  # JSON, for a tenant for example
+    prometheus_timeout_s: Annotated[float, Field(gt=0, le=120)] = 10.0
+    prometheus_period_s: Annotated[float, Field(ge=1, le=300)] = (
+        10.0  # between two questions about a workload
+    )
+
     lease_duration_s: Annotated[float, Field(ge=1, le=300)] = 10.0
     holder: str = ""  # "": the host name; what tells processes of one name apart is added
     run_loop: bool = True
@@ -109,6 +124,18 @@ class Settings(BaseSettings):
             raise ValueError(
                 "forecast_horizon_s must hold at least two steps: raise it or lower forecast_step_s"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _prometheus_can_be_asked(self) -> Self:
+        parts = urlsplit(self.prometheus_url)
+        if self.prometheus_url and (parts.scheme not in {"http", "https"} or "@" in parts.netloc):
+            raise ValueError(
+                "prometheus_url must look like http://host:9090, without user and password: they have "
+                "settings of their own"
+            )
+        if self.prometheus_token_file is not None and self.prometheus_username:
+            raise ValueError("prometheus_token_file and prometheus_username exclude each other; set one")
         return self
 
     @model_validator(mode="after")

@@ -17,6 +17,7 @@ from controller.core.types import DemandObservation, Workload
 from controller.ports import (
     Actuator,
     DemandMeterPort,
+    DemandSource,
     PoolView,
     SignalCache,
     Store,
@@ -34,11 +35,21 @@ class Observer:
     """Keeps the newest view of every pool and of its demand."""
 
     def __init__(
-        self, actuator: Actuator, meter: DemandMeterPort, cache: SignalCache, store: Store, *, ttl: timedelta
+        self,
+        actuator: Actuator,
+        meter: DemandMeterPort,
+        cache: SignalCache,
+        store: Store,
+        *,
+        ttl: timedelta,
+        source: DemandSource | None = None,
     ) -> None:
+        """``source`` answers for workloads that name a query; without one their demand is unknown."""
         self._actuator, self._meter, self._cache, self._store, self._ttl = actuator, meter, cache, store, ttl
+        self._source = source
         self._pending: deque[TrafficSample] = deque(maxlen=PENDING_MAX)
         self._demand: dict[str, DemandObservation] = {}
+        self._unanswered: set[str] = set()  # workloads with a query and nobody to ask
         self.views: Mapping[str, PoolView] = {}
 
     async def views_of(self, workloads: Sequence[Workload]) -> Mapping[str, PoolView]:
@@ -56,9 +67,8 @@ class Observer:
         for workload in workloads:
             policy = workload.policy
             self._meter.set_windows(workload.name, policy.stable_window, policy.panic_window)
-        observed = await self._meter.scrape(views)
+        observed = await self._measure(workloads, views)
         self._demand.update(observed)
-        self._pending.extend(self._meter.drain_samples())
         for name, demand in observed.items():
             try:
                 await self._cache.put_demand(name, demand, self._ttl)
@@ -66,6 +76,26 @@ class Observer:
                 log.warning("live demand stays in memory: %s", error)
                 break
         await self.flush()
+
+    async def _measure(
+        self, workloads: Sequence[Workload], views: Mapping[str, PoolView]
+    ) -> Mapping[str, DemandObservation]:
+        """Demand by counters, and by query where a workload names one: the one source it has."""
+        counted = await self._meter.scrape(views)
+        queried = {workload.name for workload in workloads if workload.demand_query}
+        self._pending.extend(s for s in self._meter.drain_samples() if s.workload not in queried)
+        observed = {name: demand for name, demand in counted.items() if name not in queried}
+        if self._source is None:
+            for name in queried - self._unanswered:
+                log.warning("%s names a demand query, and FORECREST_PROMETHEUS_URL is not set", name)
+            self._unanswered = queried
+            return observed
+        for name, demand in (await self._source.observe(workloads)).items():
+            # What waits at the replicas they alone know.
+            waiting = counted[name].backlog_count if name in counted else 0.0
+            observed[name] = replace(demand, backlog_count=waiting)
+        self._pending.extend(self._source.drain_samples())
+        return observed
 
     async def flush(self) -> None:
         """Write pending minutes; keep them if the store is away."""
