@@ -15,10 +15,11 @@ from engines import trt_common
 from engines.compatibility import Objection, Rejection
 from engines.datasets import Array
 from engines.errors import EngineError, EngineInputError, MissingPackageError
+from engines.graphs import profile_shapes
 from engines.keys import file_digest
 from engines.node import detect_machine
 from engines.onnx_runner import OnnxRunner
-from engines.types import RuntimeKind, TensorInfo
+from engines.types import Profile, RuntimeKind, TensorInfo
 
 
 def check_file(path: Path, *, digest: str, size_bytes: int) -> Objection | None:
@@ -65,6 +66,12 @@ def _module(runtime: RuntimeKind) -> object:
     else:
         from engines.trt_rtx import load_module  # noqa: PLC0415 - as above
     return load_module()
+
+
+def probe_inputs(inputs: tuple[TensorInfo, ...], profiles: tuple[Profile, ...]) -> dict[str, Array]:
+    """Zeros of the shape the engine is fastest at: the cheapest question any model can be asked."""
+    profile = profiles[0] if profiles else {}
+    return {t.name: np.zeros(profile_shapes(t, profile)[1], np.dtype(t.datatype)) for t in inputs}
 
 
 def check_outputs(outputs: Mapping[str, Array], declared: tuple[TensorInfo, ...]) -> Objection | None:

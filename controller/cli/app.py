@@ -11,6 +11,7 @@ from controller.cli import (
     backtest,
     decisions,
     doctor,
+    engines,
     events,
     offline,
     servers,
@@ -38,6 +39,7 @@ app.add_typer(workloads.app, name="workloads", rich_help_panel="Use")
 app.add_typer(decisions.app, name="decisions", rich_help_panel="Use")
 app.add_typer(audit.app, name="audit", rich_help_panel="Use")
 app.add_typer(tokens.app, name="token", rich_help_panel="Use")
+app.add_typer(engines.app, name="engine", rich_help_panel="Use")
 app.command(rich_help_panel="Use")(traffic.forecast)
 app.add_typer(traffic.history, name="history", rich_help_panel="Use")
 app.command(rich_help_panel="Study", context_settings=offline.PASS_THROUGH)(offline.simulate)
