@@ -500,6 +500,7 @@ class PoolView:
     desired_replicas: int | None
     replicas: tuple[Replica, ...]
     competing_owner: str | None = None
+    shortfall: str | None = None  # why fewer replicas come than were ordered, as a sentence
 
 
 class Actuator(Protocol):

@@ -82,7 +82,7 @@ def conditions(
     inp: WorkloadInput, merged: Arbitration, why_not: str, *, forecast_ok: bool
 ) -> tuple[Condition, ...]:
     """ABLE_TO_SCALE, SCALING_ACTIVE and SCALING_LIMITED, each with a reason a person can act on."""
-    return (_able(inp, vetoed=merged.vetoed), _active(why_not, forecast_ok=forecast_ok), _limited(merged))
+    return (_able(inp, vetoed=merged.vetoed), _active(why_not, forecast_ok=forecast_ok), _limited(inp, merged))
 
 
 def _able(inp: WorkloadInput, *, vetoed: bool) -> Condition:
@@ -104,7 +104,9 @@ def _active(why_not: str, *, forecast_ok: bool) -> Condition:
     return _ACTIVE if forecast_ok else _REACTIVE
 
 
-def _limited(merged: Arbitration) -> Condition:
+def _limited(inp: WorkloadInput, merged: Arbitration) -> Condition:
+    if inp.shortfall is not None:
+        return Condition(ConditionType.SCALING_LIMITED, ok=True, reason="SHORTFALL", message=inp.shortfall)
     if merged.limited_from is None or merged.binding is None:
         return _WITHIN
     message = f"{merged.binding.sentence}; {merged.limited_from} were wanted"

@@ -700,7 +700,10 @@ def _alarms(p: Proposal, v: Verdict, broken: Sequence[tuple[Replica, AlarmKind, 
     alarms = [alarm for c in p.contracts for alarm in contract_alarms(name, c, v.at)]
     alarms.extend(Alarm(kind, name, replica.id, sentence) for replica, kind, sentence in broken)
     if p.inp.trust is Trust.DISTRUSTED:
-        sentence = f"The forecast of {name} has missed its recent record: scaling is reactive only until it recovers."
+        sentence = (
+            f"The forecast of {name} has lately done worse than the same time a day before: until it recovers, "
+            "scaling follows present demand alone. Registered events still prewarm."
+        )
         alarms.append(Alarm(AlarmKind.FORECAST_DISTRUSTED, name, "", sentence))
     if p.demand.observation is None and p.current > 0:
         sentence = f"{name}: {p.demand.why_not}; holding {p.current} replicas, floors still apply."
@@ -710,6 +713,8 @@ def _alarms(p: Proposal, v: Verdict, broken: Sequence[tuple[Replica, AlarmKind, 
     short = p.arbitration.replicas > v.desired
     if binding is not None and binding.source is Source.QUOTA and short and not told:
         alarms.append(Alarm(AlarmKind.QUOTA_SHORT, name, "", f"{name}: {binding.sentence}."))
+    if p.inp.shortfall is not None and not told:
+        alarms.append(Alarm(AlarmKind.QUOTA_SHORT, name, "cluster", f"{name}: {p.inp.shortfall}."))
     return tuple(sorted(alarms, key=lambda a: a.key))
 
 

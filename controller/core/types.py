@@ -604,6 +604,8 @@ class WorkloadInput:
     overrides: tuple[Override, ...] = ()
     lead: LeadTime = DEFAULT_LEAD_TIME
     competing_owner: str | None = None
+    # why fewer replicas come than were ordered, as the cluster says it: no GPU free, a quota, a taint
+    shortfall: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

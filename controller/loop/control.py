@@ -208,6 +208,7 @@ class Control:
                     overrides=tuple(world.overrides.get(w.name, ())),
                     lead=self.leads[w.name],
                     competing_owner=None if view is None else view.competing_owner,
+                    shortfall=None if view is None else view.shortfall,
                 )
             )
         return TickInput(now, tuple(inputs), self._pools, world.pause.paused, world.pause.reason)

@@ -152,6 +152,13 @@ def test_whether_scaling_is_active() -> None:
     assert (reactive.ok, reactive.reason) == (True, "REACTIVE_ONLY")
 
 
+def test_what_the_cluster_cannot_place_limits_scaling() -> None:
+    limited = told(given(shortfall="2 pods find no node: Insufficient nvidia.com/gpu"))[2]
+
+    assert (limited.ok, limited.reason) == (True, "SHORTFALL")
+    assert limited.message == "2 pods find no node: Insufficient nvidia.com/gpu"
+
+
 def test_whether_scaling_is_limited_and_by_whom() -> None:
     limited = told(given(), merged(AT_MOST, 3, Source.QUOTA))[2]
 

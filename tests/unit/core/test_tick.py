@@ -712,6 +712,15 @@ def test_quota_limits_growth_and_alarms() -> None:
     assert [e.alarm.kind for e in effects if isinstance(e, RaiseAlarm)] == [AlarmKind.QUOTA_SHORT]
 
 
+def test_what_the_cluster_cannot_place_raises_an_alarm_while_it_lasts() -> None:
+    why = "2 pods of Deployment shop/toy find no node: Insufficient nvidia.com/gpu"
+    state, effects = tick(remembered(3), given(qps=250.0, warm=1, observed_desired=3, shortfall=why))
+    _, later = tick(state, given(qps=250.0, warm=3, observed_desired=3), START + seconds(5))
+
+    assert [e.alarm.sentence for e in effects if isinstance(e, RaiseAlarm)] == [f"toy: {why}."]
+    assert [e.alarm.kind for e in later if isinstance(e, ClearAlarm)] == [AlarmKind.QUOTA_SHORT]
+
+
 def test_surplus_held_only_by_stabilization_is_preempted_in_the_same_tick() -> None:
     fleet = sharing(low=8, high=2)
     fleet.run(START + minutes(6), low=750.0, high=150.0)
