@@ -3,25 +3,29 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from datetime import datetime
 
 from forecrest.v1 import control_pb2, control_service_pb2, control_service_pb2_grpc
 from google.protobuf.empty_pb2 import Empty
 
-from controller.api import mappers
+from controller.api import explanations, mappers
 from controller.api.calls import ApiDependencies, announce, call_of, optional_time, optional_workload
 from controller.api.feed import Feed
 from controller.api.shapes import read_duration
+from controller.study import Studies
 from controller.usecases import decisions, overrides
 from controller.usecases.errors import Findings
-from controller.usecases.listing import page_of
+from controller.usecases.explain_decision import explain_decision
+from controller.usecases.listing import page_of, seal
 from controller.usecases.names import check_id, new_id, parse, parse_decision
+from controller.usecases.simulate import simulate
 
 
 class ControlServicer(control_service_pb2_grpc.ControlServiceServicer):
-    """Plans, decisions, overrides and pauses."""
+    """Plans, decisions and why, overrides and pauses, and what would have been."""
 
     def __init__(self, deps: ApiDependencies, feed: Feed) -> None:
-        self._deps, self._feed = deps, feed
+        self._deps, self._feed, self._studies = deps, feed, Studies()
 
     async def GetPlan(
         self, request: control_service_pb2.GetPlanRequest, context: object
@@ -45,24 +49,66 @@ class ControlServicer(control_service_pb2_grpc.ControlServiceServicer):
     ) -> control_pb2.Decision:
         """Read a decision."""
         del context
-        decision_id = parse_decision(request.name, "name")
-        return mappers.decision_to_wire(await decisions.get_decision(self._deps.store, decision_id))
+        decision_id, workload, as_of = _chosen(request)
+        found = await decisions.get_decision(
+            self._deps.store, decision_id, self._deps.clock.now(), workload=workload, as_of=as_of
+        )
+        return mappers.decision_to_wire(found)
+
+    async def ExplainDecision(
+        self, request: control_service_pb2.ExplainDecisionRequest, context: object
+    ) -> control_pb2.DecisionExplanation:
+        """Say why a decision came out as it did."""
+        del context
+        decision_id, workload, as_of = _chosen(request)
+        why = await explain_decision(
+            self._deps.store, decision_id, self._deps.clock.now(), workload=workload, as_of=as_of
+        )
+        return explanations.decision_explanation_to_wire(why)
+
+    async def Simulate(
+        self, request: control_service_pb2.SimulateRequest, context: object
+    ) -> control_service_pb2.SimulateResponse:
+        """Answer what would have been."""
+        del context
+        (workload,) = parse(request.workload, "workloads/*", "workload")
+        simulated = await simulate(
+            self._deps.store,
+            self._studies,
+            workload,
+            explanations.question_from_wire(request),
+            self._deps.clock.now(),
+            self._deps.preview.lead_priors,
+        )
+        return explanations.simulated_to_wire(workload, simulated)
 
     async def ListDecisions(
         self, request: control_service_pb2.ListDecisionsRequest, context: object
     ) -> control_service_pb2.ListDecisionsResponse:
         """List decisions."""
         del context
-        rows, token = await decisions.list_decisions(
-            self._deps.store,
-            page_of(request.page_size, request.page_token),
-            workload=optional_workload(request.workload),
-            start_at=optional_time(request, "start_time"),
-            end_at=optional_time(request, "end_time"),
-            changes_only=request.changes_only,
-        )
+        scope = _query(request)
+        page = page_of(request.page_size, request.page_token, scope)
+        workload = optional_workload(request.workload)
+        as_of = optional_time(request, "as_of_time")
+        if as_of is None:
+            rows, token = await decisions.list_decisions(
+                self._deps.store,
+                page,
+                workload=workload,
+                start_at=optional_time(request, "start_time"),
+                end_at=optional_time(request, "end_time"),
+                changes_only=request.changes_only,
+                where=request.filter,
+                order_by=request.order_by,
+            )
+        else:
+            _alone(request)
+            rows, token = await decisions.list_decisions_in_force(
+                self._deps.store, page, as_of, workload=workload
+            )
         return control_service_pb2.ListDecisionsResponse(
-            decisions=map(mappers.decision_to_wire, rows), next_page_token=token
+            decisions=map(mappers.decision_to_wire, rows), next_page_token=seal(token, scope)
         )
 
     async def WatchDecisions(
@@ -184,3 +230,35 @@ class ControlServicer(control_service_pb2_grpc.ControlServiceServicer):
         workload = optional_workload(request.workload)
         found = await overrides.get_pause(self._deps.store, workload, self._deps.clock.now())
         return mappers.pause_to_wire(found)
+
+
+def _chosen(
+    request: control_service_pb2.GetDecisionRequest | control_service_pb2.ExplainDecisionRequest,
+) -> tuple[str | None, str | None, datetime | None]:
+    """Return the id, the workload and the time by which a decision is chosen; raise InvalidError."""
+    return (
+        parse_decision(request.name, "name") if request.name else None,
+        optional_workload(request.workload),
+        optional_time(request, "as_of_time"),
+    )
+
+
+def _alone(request: control_service_pb2.ListDecisionsRequest) -> None:
+    """Raise InvalidError for what has no meaning beside as_of_time."""
+    findings = Findings()
+    for field in ("start_time", "end_time", "changes_only", "filter", "order_by"):
+        findings.require(not _is_set(request, field), field, "has no meaning beside as_of_time; remove one")
+    findings.raise_if_any()
+
+
+def _is_set(request: control_service_pb2.ListDecisionsRequest, field: str) -> bool:
+    return any(found.name == field for found, _ in request.ListFields())
+
+
+def _query(request: control_service_pb2.ListDecisionsRequest) -> str:
+    """Return what a page token belongs to: everything but the page."""
+    asked = control_service_pb2.ListDecisionsRequest()
+    asked.CopyFrom(request)
+    asked.ClearField("page_size")
+    asked.ClearField("page_token")
+    return f"decisions:{asked.SerializeToString(deterministic=True).hex()}"

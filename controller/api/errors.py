@@ -155,10 +155,10 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
             return grpc.unary_stream_rpc_method_handler(
                 self._stream(handler), response_serializer=handler.response_serializer
             )
-        preview = method.endswith("/PreviewEvent")
-        limit_s = self._limits.preview_deadline_s if preview else self._limits.unary_deadline_s
+        long = method.endswith(("/PreviewEvent", "/Simulate"))
+        limit_s = self._limits.preview_deadline_s if long else self._limits.unary_deadline_s
         return grpc.unary_unary_rpc_method_handler(
-            self._unary(handler, limit_s), response_serializer=handler.response_serializer
+            self._unary(handler, limit_s), response_serializer=_serializer(handler.response_serializer)
         )
 
     def _unary(self, handler: Any, limit_s: float) -> Any:  # noqa: ANN401 -- gRPC's handlers are untyped
@@ -190,6 +190,11 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
                 await abort(context, error)
 
         return call
+
+
+def _serializer(serialize: Any) -> Any:  # noqa: ANN401 -- as above
+    """Let a handler return a message that it keeps in serialized form."""
+    return lambda message: message if isinstance(message, bytes) else serialize(message)
 
 
 class _MalformedError(UseCaseError):

@@ -20,15 +20,16 @@ from datetime import datetime, timedelta
 
 from controller.api.calls import ApiDependencies
 from controller.api.errors import StoppingError, StreamLimitError
-from controller.core.resources import EventState, Page, TrafficEvent
-from controller.core.types import Contract, Replica
+from controller.core.resources import EventState, ForecastRun, Page, TrafficEvent
+from controller.core.types import Contract, ForecastBand, Replica
 from controller.ports import NotFoundError, PortError, UnitOfWork
 from controller.usecases.caller import Caller, caller
 from controller.usecases.decisions import Decided
-from controller.usecases.errors import InvalidError, Violation
+from controller.usecases.errors import InvalidError, MissingError, Violation
 from controller.usecases.events import find_event, missing_event, prewarming
 from controller.usecases.occurrences import event_id_of, state_at
 from controller.usecases.topics import CHANGES
+from controller.usecases.workloads import LIST_REMEDY, find_workload
 
 log = logging.getLogger(__name__)
 
@@ -99,6 +100,7 @@ async def _sees_all(who: Caller, workloads: Sequence[str]) -> bool:
     return True
 
 
+Forecasted = tuple[ForecastRun, ForecastBand]
 # None in the queue: look at why the stream has to end.
 _Queue = asyncio.Queue[Decided | None]
 
@@ -114,6 +116,8 @@ class Feed:
         self._queues: set[_Queue] = set()
         self._views: dict[str, EventView] = {}
         self._event_watchers: Counter[str] = Counter()
+        self._forecasts: dict[str, Forecasted] = {}
+        self._forecast_watchers: Counter[str] = Counter()
         self._seen: OrderedDict[str, None] = OrderedDict()
         self._cursor_at: datetime | None = None
         self._reading = asyncio.Lock()
@@ -228,6 +232,49 @@ class Feed:
                     del self._event_watchers[event_id]
                     self._views.pop(event_id, None)
 
+    async def forecast(
+        self, workload: str, resume_token: str = ""
+    ) -> AsyncGenerator[tuple[Forecasted, bool, str]]:
+        """Yield the workload's newest forecast (True), then every newer one that is seen (False), with its token.
+
+        With the token of the newest forecast that one is left out. Raise InvalidError, MissingError,
+        StreamLimitError or StoppingError.
+        """
+        held = ""
+        if resume_token:
+            of, held = parts_of("forecast", resume_token, 2)
+            if of != workload:
+                raise _bad_token()
+        who = caller()
+        with self._admitted():
+            async with self._deps.store.unit_of_work() as uow:
+                if not await self._sees(who, [workload]):
+                    raise MissingError(f"workloads/{workload}", LIST_REMEDY)
+                await find_workload(uow, workload)
+                found = await uow.forecasts.latest(workload)
+            self._forecast_watchers[workload] += 1
+            try:
+                snapshot = not resume_token
+                while True:
+                    turn = self._turn
+                    # The reader may know a newer one by now, or an older one.
+                    known = self._forecasts.get(workload)
+                    newest = max(filter(None, (found, known)), key=_made, default=None)
+                    if newest is not None and newest[0].id != held:
+                        found, held = newest, newest[0].id
+                        if not await self._sees(who, [workload]):
+                            raise MissingError(f"workloads/{workload}", LIST_REMEDY)
+                        yield newest, snapshot, token_of("forecast", workload, held)
+                    snapshot = False
+                    await turn.wait()
+                    if self._stopping:
+                        raise self._ended()
+            finally:
+                self._forecast_watchers[workload] -= 1
+                if not self._forecast_watchers[workload]:
+                    del self._forecast_watchers[workload]
+                    self._forecasts.pop(workload, None)
+
     async def _require(self, who: Caller, view: EventView) -> None:
         """Raise what a missing event raises unless the caller sees all of its workloads."""
         if not await self._sees(who, view.event.workloads):
@@ -279,7 +326,7 @@ class Feed:
             await self._wait()
             if not self._queues:
                 self._cursor_at = None  # the next watcher begins anew instead of reading all that time
-            if not self._queues and not self._event_watchers:
+            if not self._queues and not self._event_watchers and not self._forecast_watchers:
                 continue
             try:
                 await self.refresh()
@@ -310,6 +357,7 @@ class Feed:
                     for queue in self._queues:
                         _offer(queue, decided)
             views = await self._read_views(uow, list(self._event_watchers), now)
+            await self._read_forecasts(uow)
         self._views.update((key, view) for key, view in views.items() if key in self._event_watchers)
         self._advance()
 
@@ -385,6 +433,16 @@ class Feed:
             for key, event in events.items()
         }
 
+    async def _read_forecasts(self, uow: UnitOfWork) -> None:
+        """Read the newest forecast of watched workloads, where there is another than before."""
+        ids = await uow.forecasts.newest(list(self._forecast_watchers)) if self._forecast_watchers else {}
+        for workload, forecast_id in ids.items():
+            held = self._forecasts.get(workload)
+            if held is None or held[0].id != forecast_id:
+                found = await uow.forecasts.latest(workload)
+                if found is not None and workload in self._forecast_watchers:
+                    self._forecasts[workload] = found
+
     async def _replicas(self, uow: UnitOfWork, names: Collection[str]) -> Mapping[str, tuple[Replica, ...]]:
         if self._deps.actuator is None or not names:
             return {}
@@ -400,6 +458,10 @@ class Feed:
             log.warning("replicas are not shown: %s", error)
             return {}
         return {name: view.replicas for name, view in views.items()}
+
+
+def _made(forecasted: Forecasted) -> tuple[datetime, datetime]:
+    return forecasted[0].origin_at, forecasted[0].created_at
 
 
 def _key(decided: Decided) -> tuple[datetime, str]:

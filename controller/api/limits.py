@@ -18,8 +18,11 @@ class ApiLimits:
     ingest_streams_max: int = 64
     # The longest any unary call may take; a client's own shorter deadline wins.
     unary_deadline_s: float = 30.0
-    # A preview may fit a forecast per workload.
+    # A preview may fit a forecast per workload, a simulation replays days.
     preview_deadline_s: float = 120.0
+    # The newest forecast of a workload is read again after this long, and kept for so many workloads.
+    forecast_cache_s: float = 1.0
+    forecast_cache_max: int = 1000
     # Watchers look at the store this often when no change signal comes.
     poll_period_s: float = 2.0
     health_period_s: float = 5.0

@@ -205,7 +205,7 @@ async def serve(
     # From here on: the store as the caller of the moment may see it.
     deps = replace(deps, store=ScopedStore(deps.store))
     event_service_pb2_grpc.add_EventServiceServicer_to_server(EventServicer(deps, feed), server)
-    forecast_service_pb2_grpc.add_ForecastServiceServicer_to_server(ForecastServicer(deps), server)
+    forecast_service_pb2_grpc.add_ForecastServiceServicer_to_server(ForecastServicer(deps, feed), server)
     engine_service_pb2_grpc.add_EngineServiceServicer_to_server(EngineServicer(deps), server)
     workload_service_pb2_grpc.add_WorkloadServiceServicer_to_server(WorkloadServicer(deps), server)
     control_service_pb2_grpc.add_ControlServiceServicer_to_server(ControlServicer(deps, feed), server)

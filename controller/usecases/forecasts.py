@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from controller.core.resources import ForecastRun
 from controller.core.types import ForecastBand
-from controller.ports import Store
+from controller.ports import Store, UnitOfWork
 from controller.usecases.errors import Findings, MissingError
 from controller.usecases.workload_rules import DAY, MINUTE
 from controller.usecases.workloads import find_workload
@@ -29,17 +29,28 @@ async def get_forecast(
 ) -> tuple[ForecastRun, ForecastBand]:
     """Read the newest forecast, or the newest at ``as_of``; raise MissingError."""
     async with store.unit_of_work() as uow:
-        found = await (
-            uow.forecasts.latest(workload) if as_of is None else uow.forecasts.as_of(workload, as_of)
+        return await find_forecast(uow, workload, as_of)
+
+
+async def find_forecast(
+    uow: UnitOfWork, workload: str, as_of: datetime | None
+) -> tuple[ForecastRun, ForecastBand]:
+    """Read a forecast inside a transaction, as ``get_forecast`` does."""
+    found = await (uow.forecasts.latest(workload) if as_of is None else uow.forecasts.as_of(workload, as_of))
+    if found is None:
+        await find_workload(uow, workload)
+        raise MissingError(
+            f"workloads/{workload}/forecast",
+            "none was made by then; import or record traffic and wait for the next refit",
+            "FORECAST_NOT_FOUND",
         )
-        if found is None:
-            await find_workload(uow, workload)
-            raise MissingError(
-                f"workloads/{workload}/forecast",
-                "none was made by then; import or record traffic and wait for the next refit",
-                "FORECAST_NOT_FOUND",
-            )
-        return found
+    return found
+
+
+async def newest_forecast_id(store: Store, workload: str) -> str | None:
+    """Id of the newest forecast, for whoever holds it already; None if there is none to see."""
+    async with store.unit_of_work() as uow:
+        return (await uow.forecasts.newest([workload])).get(workload)
 
 
 async def batch_get_forecasts(
