@@ -26,7 +26,9 @@ _URLS = {
 class Settings(BaseSettings):
     """How this process runs."""
 
-    model_config = SettingsConfigDict(env_prefix="FORECREST_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(
+        env_prefix="FORECREST_", frozen=True, extra="ignore", hide_input_in_errors=True
+    )
 
     data_dir: Path = Path(".forecrest")
     database_url: SecretStr | None = None  # None: the embedded PostgreSQL

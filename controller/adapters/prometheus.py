@@ -8,6 +8,7 @@ restart. Called by the loop's observer and by ``forecrest traffic backfill``.
 """
 
 import asyncio
+import base64
 import json
 import logging
 import math
@@ -196,9 +197,8 @@ class Prometheus:
                 ) from error
             return {"Authorization": f"Bearer {token}"}
         if access.username is not None:
-            return {
-                "Authorization": aiohttp.BasicAuth(access.username, access.password or "", "utf-8").encode()
-            }
+            pair = f"{access.username}:{access.password or ''}"
+            return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
         return {}
 
     def _opened(self) -> aiohttp.ClientSession:
