@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from zlib import crc32
 
-from controller.accuracy import LEADS, SPAN, Standing
+from controller.accuracy import LEADS, SPAN, HourScore, Standing
 from controller.core.types import Event, ForecastBand, ForecastState, Trust, Workload
 from controller.loop.near import NearForecasting
 from controller.ports import Clock, ForecastPort, SignalCache, Store, UnavailableError
@@ -60,6 +60,7 @@ class Forecasting:
         self._due: dict[str, tuple[datetime, str]] = {}
         self.bands: dict[str, ForecastBand] = {}
         self.trust: dict[str, Trust] = {}
+        self.scores: dict[str, HourScore] = {}  # newest scored stretch per workload, for metrics
         self.near = NearForecasting(store, forecaster, clock, settings)
 
     async def load(self, workloads: Sequence[Workload]) -> None:
@@ -96,6 +97,7 @@ class Forecasting:
             self.bands.pop(gone, None)
             self._due.pop(gone, None)
             self.trust.pop(gone, None)
+            self.scores.pop(gone, None)
             self._judged.pop(gone, None)
         return made
 
@@ -217,6 +219,7 @@ class Forecasting:
             async with self._store.unit_of_work() as uow:
                 await uow.accuracy.put_scores(name, hours)
                 await uow.commit()
+            self.scores[name] = hours[-1]
         judged.scored_at = last
         return bool(hours)
 

@@ -6,6 +6,7 @@ is away; cancelling stops every job, and the lease is given up last. A follower 
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 
@@ -41,6 +42,9 @@ class Runner:
         self._loaded_for: int | None = None
         self.last_tick_at: datetime | None = None
         self.failure_count = 0
+        # Of each job of this process: when its last turn ended (monotonic seconds), and failed turns; for metrics.
+        self.turns_s: dict[str, float] = {}
+        self.failures: Counter[str] = Counter()
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -74,6 +78,8 @@ class Runner:
                 log.exception("%s failed", job.__name__)
             stop_if_cancelled()
             self.failure_count += bool(failures)
+            self.failures[job.__name__] += bool(failures)
+            self.turns_s[job.__name__] = self._clock.monotonic()
             wait_s = period_s * min(BACKOFF_PERIODS_MAX, 1 + failures) - (self._clock.monotonic() - started_s)
             await self._clock.sleep(max(wait_s, 0.0))
 
