@@ -82,7 +82,11 @@ def conditions(
     inp: WorkloadInput, merged: Arbitration, why_not: str, *, forecast_ok: bool
 ) -> tuple[Condition, ...]:
     """ABLE_TO_SCALE, SCALING_ACTIVE and SCALING_LIMITED, each with a reason a person can act on."""
-    return (_able(inp, vetoed=merged.vetoed), _active(why_not, forecast_ok=forecast_ok), _limited(inp, merged))
+    return (
+        _able(inp, vetoed=merged.vetoed),
+        _active(why_not, forecast_ok=forecast_ok),
+        _limited(inp, merged),
+    )
 
 
 def _able(inp: WorkloadInput, *, vetoed: bool) -> Condition:
