@@ -122,6 +122,8 @@ async def test_a_workload_gets_live_demand_and_each_minute_once_it_has_settled(
     traffic = PrometheusTraffic(prometheus, clock, settle=timedelta(seconds=30))
     await traffic.refresh([workload(), workload(None, "counted")])
     observed = await traffic.observe([workload()])
+    assert traffic._refreshing is not None
+    await traffic._refreshing
     first = traffic.drain_samples()
     clock.at += timedelta(seconds=40)
     await traffic.refresh([workload()])
