@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import grpc
-from forecrest.v1 import control_service_pb2, event_service_pb2
+from forecrest.v1 import control_service_pb2, event_service_pb2, forecast_service_pb2
 from forecrest.v1.audit_service_pb2_grpc import AuditServiceStub
 from forecrest.v1.control_service_pb2_grpc import ControlServiceStub
 from forecrest.v1.engine_service_pb2_grpc import EngineServiceStub
@@ -68,6 +68,7 @@ _SERVICE_CONFIG = json.dumps(
                 "name": [
                     {"service": "forecrest.v1.EventService", "method": "WatchEvent"},
                     {"service": "forecrest.v1.ControlService", "method": "WatchDecisions"},
+                    {"service": "forecrest.v1.ForecastService", "method": "WatchForecast"},
                     {"service": "forecrest.v1.TelemetryService", "method": "StreamTraffic"},
                 ]
             },
@@ -201,14 +202,37 @@ class Client:
         self, workload: str = "", *, changes_only: bool = False
     ) -> AsyncIterator[control_service_pb2.WatchDecisionsResponse]:
         """Yield the newest decisions, then each as it is made, none twice."""
-        request = control_service_pb2.WatchDecisionsRequest(workload=workload, changes_only=changes_only)
+        token = ""
         seen: dict[str, None] = {}
-        async for response in self._reopened(lambda: self.control.WatchDecisions(request)):
+
+        def opened() -> AsyncIterable[control_service_pb2.WatchDecisionsResponse]:
+            return self.control.WatchDecisions(
+                control_service_pb2.WatchDecisionsRequest(
+                    workload=workload, changes_only=changes_only, resume_token=token
+                )
+            )
+
+        async for response in self._reopened(opened):
+            # Empty until a snapshot is complete: one that was cut off is sent again, and told by its names.
+            token = response.resume_token or token
             if response.decision.name in seen:
                 continue
             seen[response.decision.name] = None
             if len(seen) > SEEN_MAX:
                 del seen[next(iter(seen))]
+            yield response
+
+    async def watch_forecast(self, name: str) -> AsyncIterator[forecast_service_pb2.WatchForecastResponse]:
+        """Yield the workload's newest forecast, then every newer one, none twice."""
+        token = ""
+
+        def opened() -> AsyncIterable[forecast_service_pb2.WatchForecastResponse]:
+            return self.forecasts.WatchForecast(
+                forecast_service_pb2.WatchForecastRequest(name=name, resume_token=token)
+            )
+
+        async for response in self._reopened(opened):
+            token = response.resume_token
             yield response
 
     async def stream_traffic(
