@@ -13,10 +13,12 @@ import platform
 import secrets
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn
+
+from prometheus_client import CollectorRegistry
 
 from controller.actuators.dry_run import DryRunActuator
 from controller.actuators.local_process import LocalProcessActuator
@@ -31,6 +33,9 @@ from controller.api.auth.oidc import OidcSettings
 from controller.api.auth.security import Security, SecurityFiles
 from controller.api.auth.tls import TlsPaths
 from controller.api.server import ApiDependencies, ApiLimits, RunningServer, check_bind, serve
+from controller.http.health import Health
+from controller.http.metrics import ApiMetrics, State, StateCollector, new_registry
+from controller.http.port import RunningPort, follow, open_port
 from controller.loop.control import Control
 from controller.loop.forecasting import Forecasting
 from controller.loop.leader import Leadership
@@ -63,6 +68,7 @@ class Runtime:
     # These end only when something broke for good: whoever runs the process must end it then.
     loop: asyncio.Task[None] | None
     servers: asyncio.Task[NoReturn] | None  # raises EmbeddedError; None without embedded servers
+    http: RunningPort | None = None  # None: switched off
 
 
 def holder_name(settings: Settings) -> str:
@@ -152,14 +158,14 @@ async def open_runtime(
             preview=preview,
             limits=api_limits(settings),
         )
-        api = await serve(deps, settings.bind, security)
+        registry = new_registry()
+        api = await serve(deps, settings.bind, security, ApiMetrics(registry).observe)
         stack.push_async_callback(api.stop)
-        _announce(settings.data_dir, api, stack)
         loop: asyncio.Task[None] | None = None
         if settings.run_loop:
             loop = asyncio.create_task(runner.run(), name="control-loop")
             stack.push_async_callback(_end, loop)
-        yield Runtime(
+        runtime = Runtime(
             settings,
             clock,
             store,
@@ -174,6 +180,10 @@ async def open_runtime(
             loop,
             servers,
         )
+        if settings.http_bind != "off":
+            runtime = replace(runtime, http=await _open_http(runtime, security, registry, stack))
+        _announce(settings.data_dir, runtime, stack)
+        yield runtime
 
 
 async def _servers(
@@ -243,11 +253,64 @@ def prometheus_traffic(settings: Settings, clock: Clock) -> PrometheusTraffic | 
     return PrometheusTraffic(Prometheus(access, clock), clock, period=period)
 
 
-def _announce(data_dir: Path, api: RunningServer, stack: AsyncExitStack) -> None:
+async def _open_http(
+    runtime: Runtime, security: Security, registry: CollectorRegistry, stack: AsyncExitStack
+) -> RunningPort:
+    """Start the side port over what this process knows."""
+    runner, clock = runtime.runner, runtime.clock
+    began_s = clock.monotonic()
+    registry.register(
+        StateCollector(lambda: state_of(runtime, security), runtime.settings.metrics_workloads_max)
+    )
+    health = Health(
+        turn_ages_s=runner.turn_ages_s,
+        loop_runs=runtime.settings.run_loop,
+        api_problem=lambda: runtime.api.problem,
+        age_s=lambda: clock.monotonic() - began_s,
+    )
+    bind = follow(runtime.settings.http_bind, runtime.settings.bind)
+    port = await open_port(bind, security, registry, health)
+    stack.push_async_callback(port.stop)
+    return port
+
+
+def state_of(runtime: Runtime, security: Security) -> State:
+    """What the process knows now, copied for the metrics."""
+    control, forecasting, runner = runtime.control, runtime.forecasting, runtime.runner
+    state = State(
+        now=runtime.clock.now(),
+        leader=runtime.leadership.token is not None,
+        tick_at=runner.last_tick_at,
+        turn_ages_s=runner.turn_ages_s(),
+        failures=dict(runner.failures),
+        pending_minutes=runtime.observer.pending_count,
+        stream_count=runtime.api.stream_count,
+        security_failures=security.failures,
+        certificate_expires_at=security.certificate_expires_at,
+        audit_pending=runtime.api.audit_pending,
+    )
+    if not state.leader:  # one that no longer leads knows how things were, not how they are
+        return state
+    return replace(
+        state,
+        leads=dict(control.leads),
+        views=dict(runtime.observer.views),
+        decisions=dict(control.decisions),
+        bands=dict(forecasting.bands),
+        near=dict(forecasting.near.demands),
+        trust=dict(forecasting.trust),
+        scores=dict(forecasting.scores),
+    )
+
+
+def _announce(data_dir: Path, runtime: Runtime, stack: AsyncExitStack) -> None:
     """Leave the address where the command line looks for it."""
     data_dir.mkdir(parents=True, exist_ok=True)
     path = data_dir / RUNTIME_FILE
-    path.write_text(json.dumps({"address": api.target, "pid": os.getpid()}))
+    known = {"address": runtime.api.target, "pid": os.getpid()}
+    if runtime.http is not None:
+        known["http"] = runtime.http.url
+    path.write_text(json.dumps(known))
     stack.callback(path.unlink, missing_ok=True)
 
 

@@ -7,7 +7,7 @@ client and by the command line.
 
 import ipaddress
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -170,7 +170,7 @@ class _StreamUnary(grpc.aio.StreamUnaryClientInterceptor):
         self,
         continuation: _Continue,
         client_call_details: grpc.aio.ClientCallDetails,
-        request_iterator: AsyncIterator[Any],
+        request_iterator: AsyncIterable[Any] | Iterable[Any],
     ) -> Any:  # noqa: ANN401 -- the call object
         return await continuation(self._bearer.added(client_call_details), request_iterator)
 
@@ -183,6 +183,6 @@ class _StreamStream(grpc.aio.StreamStreamClientInterceptor):
         self,
         continuation: _Continue,
         client_call_details: grpc.aio.ClientCallDetails,
-        request_iterator: AsyncIterator[Any],
+        request_iterator: AsyncIterable[Any] | Iterable[Any],
     ) -> Any:  # noqa: ANN401 -- the call object
         return await continuation(self._bearer.added(client_call_details), request_iterator)

@@ -50,7 +50,7 @@ from controller.api.limits import ApiLimits
 from controller.api.streams import Streams
 from controller.api.telemetry import TelemetryServicer
 from controller.api.workloads import WorkloadServicer
-from controller.ports import PortError
+from controller.ports import PortError, UnavailableError
 
 __all__ = ["ApiDependencies", "ApiLimits", "BindError", "RunningServer", "serve"]
 
@@ -82,6 +82,13 @@ class BindError(ValueError):
 
 
 @dataclass(slots=True)
+class Readiness:
+    """Why the API should get no calls, as the last probe found; empty: it should."""
+
+    problem: str = "not probed yet"
+
+
+@dataclass(slots=True)
 class RunningServer:
     """A started server. ``port`` is the one really bound."""
 
@@ -92,6 +99,7 @@ class RunningServer:
     _feed: Feed
     _streams: tuple[Streams, ...]
     _trail: AuditTrail
+    _readiness: Readiness
     _tasks: tuple[asyncio.Task[None], ...]
 
     @property
@@ -99,8 +107,24 @@ class RunningServer:
         """Address for a channel on this machine."""
         return f"{self.host}:{self.port}"
 
+    @property
+    def problem(self) -> str:
+        """Why it should get no calls; empty: it should."""
+        return self._readiness.problem
+
+    @property
+    def stream_count(self) -> int:
+        """Watch streams that are open."""
+        return self._feed.stream_count
+
+    @property
+    def audit_pending(self) -> int:
+        """Audit entries that wait to be written."""
+        return self._trail.pending_count
+
     async def stop(self, grace_s: float = 5.0) -> None:
         """Say NOT_SERVING, end the streams, give calls in flight ``grace_s`` seconds, close. Safe to repeat."""
+        self._readiness.problem = "stopping"
         await self._health.enter_graceful_shutdown()
         self._feed.stop()
         for streams in self._streams:
@@ -218,16 +242,17 @@ async def serve(
     reflected = (*SERVICES, kedas, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(reflected, server)
     port = _bind(server, bind, security)
-    await _probe(deps, servicer)
+    readiness = Readiness()
+    await _probe(deps, servicer, readiness)
     await server.start()
     tasks = (
         asyncio.create_task(feed.listen(), name="watch-signals"),
         asyncio.create_task(feed.read(), name="watch-reader"),
-        asyncio.create_task(_watch_health(deps, servicer), name="health"),
+        asyncio.create_task(_watch_health(deps, servicer, readiness), name="health"),
         asyncio.create_task(trail.run(), name="audit"),
         asyncio.create_task(_keep_fresh(deps, security, guard), name="security"),
     )
-    return RunningServer(host, port, server, servicer, feed, (ingest, keda), trail, tasks)
+    return RunningServer(host, port, server, servicer, feed, (ingest, keda), trail, readiness, tasks)
 
 
 def _bind(server: grpc.aio.Server, bind: str, security: Security) -> int:
@@ -256,22 +281,27 @@ async def _keep_fresh(deps: ApiDependencies, security: Security, guard: Guard) -
             log.exception("the security files could not be looked at")
 
 
-async def _watch_health(deps: ApiDependencies, servicer: Any) -> None:  # noqa: ANN401 -- untyped library
+async def _watch_health(deps: ApiDependencies, servicer: Any, readiness: Readiness) -> None:  # noqa: ANN401 -- untyped library
     while True:
         await deps.pace.sleep(deps.limits.health_period_s)
-        await _probe(deps, servicer)
+        await _probe(deps, servicer, readiness)
 
 
-async def _probe(deps: ApiDependencies, servicer: Any) -> None:  # noqa: ANN401 -- untyped library
-    status = health_pb2.HealthCheckResponse.SERVING
+async def _probe(deps: ApiDependencies, servicer: Any, readiness: Readiness) -> None:  # noqa: ANN401 -- untyped library
+    problem = ""
     try:
         async with asyncio.timeout(deps.limits.health_timeout_s):
             await deps.store.check_revision()
+    except UnavailableError as error:
+        log.warning("not serving: %s", error)
+        problem = "the database is away"
     except (PortError, TimeoutError) as error:
         log.warning("not serving: %s", str(error) or "the store does not answer in time")
-        status = health_pb2.HealthCheckResponse.NOT_SERVING
+        problem = "the database does not answer in time, or has the schema of another release"
     except Exception:  # whatever it is, a server that cannot tell must not take traffic
         log.exception("not serving: the health probe failed")
-        status = health_pb2.HealthCheckResponse.NOT_SERVING
+        problem = "the probe of the database failed"
+    readiness.problem = problem
+    serving = health_pb2.HealthCheckResponse
     for service in ("", *SERVICES):
-        await servicer.set(service, status)
+        await servicer.set(service, serving.NOT_SERVING if problem else serving.SERVING)

@@ -131,7 +131,7 @@ def use_credentials(**given: Path | None) -> None:
 async def connected(address: str | None) -> AsyncGenerator[Client]:
     """Connect to the controller, with the credentials of the command line and the environment."""
     try:
-        client = Client(find_address(address), credentials=Credentials.from_environment(**_given))
+        client = Client(find_address(address), credentials=Credentials.from_environment(None, **_given))
     except CredentialsError as error:
         raise CliError(str(error), EXIT_USAGE) from None
     async with client:

@@ -97,6 +97,8 @@ async def run_controller(settings: "Settings", where: str, actuator: "Actuator |
         async with open_runtime(settings, actuator=actuator) as runtime:
             has_served = True
             out().print(f"Forecrest serves gRPC on [bold]{runtime.api.target}[/], on {where}.")
+            if runtime.http is not None:
+                out().print(f"Metrics and health: {runtime.http.url}/metrics, /healthz, /readyz.")
             out().print("Try: forecrest doctor · forecrest workloads list · Ctrl-C ends it.")
             server = asyncio.create_task(runtime.api.wait())
             ending = {task for task in (server, runtime.loop, runtime.servers) if task is not None}

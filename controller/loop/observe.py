@@ -52,6 +52,11 @@ class Observer:
         self._unanswered: set[str] = set()  # workloads with a query and nobody to ask
         self.views: Mapping[str, PoolView] = {}
 
+    @property
+    def pending_count(self) -> int:
+        """Minutes of traffic that wait for the store."""
+        return len(self._pending)
+
     async def views_of(self, workloads: Sequence[Workload]) -> Mapping[str, PoolView]:
         """Look at the replicas now; on failure nothing is known, which is not the same as no replicas."""
         try:

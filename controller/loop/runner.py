@@ -60,6 +60,11 @@ class Runner:
             group.create_task(self._every(look_s, self.calibrate), name="calibrate")
             group.create_task(self._every(MAINTENANCE_PERIOD_S, self.maintain), name="maintain")
 
+    def turn_ages_s(self) -> dict[str, float]:
+        """Seconds since each job's last turn ended."""
+        now_s = self._clock.monotonic()
+        return {job: now_s - ended_s for job, ended_s in dict(self.turns_s).items()}
+
     async def _every(self, period_s: float, job: Callable[[], Awaitable[None]]) -> None:
         failures = 0
         while True:

@@ -57,6 +57,11 @@ class AuditTrail:
         )
         self._pending[key] = _Pending(entry, self._pace.monotonic() + (BULK_PERIOD_S if bulk else 0.0))
 
+    @property
+    def pending_count(self) -> int:
+        """Entries that wait to be written."""
+        return len(self._pending)
+
     def now(self) -> datetime:
         """The time entries bear."""
         return self._clock.now()

@@ -7,7 +7,7 @@ loopback may. Called by the composition root, the server and the side port.
 
 import logging
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from controller.adapters.clock import SystemClock
@@ -82,6 +82,11 @@ class Security:
             )
             if source is not None
         }
+
+    @property
+    def certificate_expires_at(self) -> datetime | None:
+        """When the server's certificate ends; None without TLS."""
+        return None if self.tls is None else self.tls.files.value.expires_at
 
     async def refresh(self) -> bool:
         """Look at every source; return whether who may do what may have changed."""

@@ -1,0 +1,1 @@
+"""The HTTP side port: metrics for Prometheus, liveness and readiness for orchestrators. Read-only."""

@@ -1,0 +1,291 @@
+"""Metrics in Prometheus' exposition format: what this process knows, in names that stay.
+
+Promises: names, labels and units are the table below, which a test compares with `docs/metrics.md`; the number of
+series is bounded, per workload by a setting, and what is left out is counted; unknown is an absent sample, never 0.
+Values per workload come from the process that leads; the others say so with ``forecrest_leader 0``. Called by the
+side port; the API's guard reports calls.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from importlib.metadata import version
+from typing import Final
+
+import prometheus_client
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from controller.accuracy import HourScore
+from controller.api.auth.roles import RULES
+from controller.core.leadtime import LeadTime
+from controller.core.types import Decision, ForecastBand, NearDemand, RecommendationKind, Source, Trust
+from controller.ports import PoolView
+
+SECONDS_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+OTHER = "other"
+# The lead at which coverage is shown: what a plan mostly lives on.
+COVERAGE_LEAD_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """One metric as it is documented. ``per_workload``: has the label workload and falls under the bound."""
+
+    name: str
+    kind: str
+    help: str
+    labels: tuple[str, ...] = ()
+
+    @property
+    def per_workload(self) -> bool:
+        """Whether the number of its series grows with the workloads."""
+        return "workload" in self.labels
+
+
+def _table(*rows: tuple[str, str, str, str]) -> Mapping[str, Described]:
+    made = [Described(f"forecrest_{n}", kind, text, tuple(labels.split())) for n, kind, labels, text in rows]
+    return {metric.name: metric for metric in made}
+
+
+METRICS: Final = _table(
+    ("build_info", "gauge", "version", "1, with the release."),
+    ("leader", "gauge", "", "1 while this process leads, else 0."),
+    ("workloads", "gauge", "", "Workloads of the newest tick."),
+    ("workloads_hidden", "gauge", "", "Workloads left out here, beyond FORECREST_METRICS_WORKLOADS_MAX."),
+    ("loop_last_tick_timestamp_seconds", "gauge", "", "When the newest tick ended."),
+    (
+        "loop_turn_age_seconds",
+        "gauge",
+        "job",
+        "Since the job's last turn ended, also of a process that only follows.",
+    ),
+    ("loop_failures_total", "counter", "job", "Turns that failed."),
+    ("loop_pending_minutes", "gauge", "", "Minutes of traffic that wait for the database."),
+    ("replicas", "gauge", "workload stage", "Observed replicas in each stage."),
+    ("demand_requests_per_second", "gauge", "workload", "Demand the newest decision was made with."),
+    ("decision_timestamp_seconds", "gauge", "workload", "When the newest recorded decision was made."),
+    ("decision_current_replicas", "gauge", "workload", "Replicas it started from."),
+    ("decision_desired_replicas", "gauge", "workload", "Replicas it asks for."),
+    ("decision_needed_replicas", "gauge", "workload", "Replicas that present demand needs."),
+    ("decision_reason", "gauge", "workload reason", "1 for the reason it names."),
+    ("decision_condition", "gauge", "workload type", "1 if the condition holds, as in HPA, else 0."),
+    ("decision_recommended_replicas", "gauge", "workload source kind", "What each source recommends."),
+    ("plan_revision", "gauge", "workload", "Revision of the capacity plan in force."),
+    ("plan_floor_replicas", "gauge", "workload", "Floor that the plan sets now."),
+    ("event_floor_replicas", "gauge", "workload", "Floor that traffic events set now."),
+    ("lead_time_p95_seconds", "gauge", "workload", "From an order to a warm replica, 95th percentile."),
+    ("forecast_demand_requests_per_second", "gauge", "workload quantile", "Forecast for now."),
+    (
+        "forecast_near_requests_per_second",
+        "gauge",
+        "workload quantile",
+        "What demand may reach within the lead time.",
+    ),
+    ("forecast_origin_timestamp_seconds", "gauge", "workload", "End of the data the forecast was made from."),
+    ("forecast_state", "gauge", "workload state", "1 for the state of the forecast."),
+    ("forecast_trust", "gauge", "workload trust", "1 for what its record says of it."),
+    (
+        "accuracy_bias_ratio",
+        "gauge",
+        "workload lead_seconds",
+        "Error over demand in the newest scored hour; above 0 is too high.",
+    ),
+    (
+        "accuracy_naive_ratio",
+        "gauge",
+        "workload lead_seconds",
+        "Loss over that of yesterday's values; below 1 is better.",
+    ),
+    (
+        "accuracy_coverage_ratio",
+        "gauge",
+        "workload quantile",
+        "Share of steps at or below the quantile, one hour ahead.",
+    ),
+    ("api_calls_total", "counter", "method code", "Calls that ended."),
+    ("api_call_duration_seconds", "histogram", "method", "How long calls took; streams their whole life."),
+    ("api_streams", "gauge", "", "Watch streams that are open."),
+    (
+        "security_source_failed",
+        "gauge",
+        "source",
+        "1 while the newest version of a security file or key set cannot be used.",
+    ),
+    ("tls_certificate_expiry_timestamp_seconds", "gauge", "", "When the server's certificate ends."),
+    ("audit_pending_entries", "gauge", "", "Audit entries that wait for the database."),
+)
+
+
+class ApiMetrics:
+    """What the guard reports of calls."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        calls, duration = METRICS["forecrest_api_calls_total"], METRICS["forecrest_api_call_duration_seconds"]
+        self._calls = Counter(calls.name, calls.help, calls.labels, registry=registry)
+        self._duration = Histogram(
+            duration.name, duration.help, duration.labels, buckets=SECONDS_BUCKETS, registry=registry
+        )
+
+    def observe(self, method: str, code: str, seconds: float) -> None:
+        """Take a call that ended. Methods without a rule share one label: callers make names up."""
+        name = method.removeprefix("/") if method in RULES else OTHER
+        self._calls.labels(name, code).inc()
+        self._duration.labels(name).observe(seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What the process knows at one moment: copies, so that another thread can render them."""
+
+    now: datetime
+    leader: bool = False
+    tick_at: datetime | None = None
+    turn_ages_s: Mapping[str, float] = field(default_factory=dict[str, float])
+    failures: Mapping[str, int] = field(default_factory=dict[str, int])
+    pending_minutes: int = 0
+    leads: Mapping[str, LeadTime] = field(default_factory=dict[str, LeadTime])
+    views: Mapping[str, PoolView] = field(default_factory=dict[str, PoolView])
+    decisions: Mapping[str, Decision] = field(default_factory=dict[str, Decision])
+    bands: Mapping[str, ForecastBand] = field(default_factory=dict[str, ForecastBand])
+    near: Mapping[str, NearDemand] = field(default_factory=dict[str, NearDemand])
+    trust: Mapping[str, Trust] = field(default_factory=dict[str, Trust])
+    scores: Mapping[str, HourScore] = field(default_factory=dict[str, HourScore])
+    stream_count: int = 0
+    security_failures: Mapping[str, bool] = field(default_factory=dict[str, bool])
+    certificate_expires_at: datetime | None = None
+    audit_pending: int = 0
+
+
+Sample = tuple[str, tuple[str, ...], float | None]
+
+
+class StateCollector(Collector):
+    """Turns the state of the moment into samples."""
+
+    def __init__(self, state: Callable[[], State], workloads_max: int) -> None:
+        self._state, self._workloads_max = state, workloads_max
+
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        """Yield every metric that has a sample now."""
+        families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
+        for short, labels, value in self._samples(self._state()):
+            if value is None:
+                continue
+            metric = METRICS[f"forecrest_{short}"]
+            if metric.name not in families:
+                make = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+                families[metric.name] = make(metric.name, metric.help, labels=metric.labels)
+            families[metric.name].add_metric(labels, value)
+        yield from families.values()
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        """Nothing: names are registered when they have samples."""
+        return ()
+
+    def _samples(self, state: State) -> Iterator[Sample]:
+        names = sorted(state.leads)
+        yield "build_info", (version("forecrest"),), 1.0
+        yield "leader", (), float(state.leader)
+        yield "workloads", (), float(len(names))
+        yield "workloads_hidden", (), float(max(0, len(names) - self._workloads_max))
+        yield "loop_last_tick_timestamp_seconds", (), _timestamp(state.tick_at)
+        for job, age_s in state.turn_ages_s.items():
+            yield "loop_turn_age_seconds", (job,), age_s
+        for job, count in state.failures.items():
+            yield "loop_failures_total", (job,), float(count)
+        yield "loop_pending_minutes", (), float(state.pending_minutes)
+        yield "api_streams", (), float(state.stream_count)
+        for source, failed in state.security_failures.items():
+            yield "security_source_failed", (source,), float(failed)
+        yield "tls_certificate_expiry_timestamp_seconds", (), _timestamp(state.certificate_expires_at)
+        yield "audit_pending_entries", (), float(state.audit_pending)
+        for name in names[: self._workloads_max]:
+            yield "lead_time_p95_seconds", (name,), state.leads[name].total_p95_s
+            yield from _replicas(name, state.views.get(name))
+            yield from _decision(name, state.decisions.get(name))
+            yield from _forecast(name, state)
+            yield from _accuracy(name, state.scores.get(name))
+
+
+def _timestamp(at: datetime | None) -> float | None:
+    return None if at is None else at.timestamp()
+
+
+def _replicas(name: str, view: PoolView | None) -> Iterator[Sample]:
+    if view is None:
+        return
+    counts: dict[str, int] = {}
+    for replica in view.replicas:
+        counts[replica.stage] = counts.get(replica.stage, 0) + 1
+    for stage, count in counts.items():
+        yield "replicas", (name, stage), float(count)
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None else float(value)
+
+
+def _decision(name: str, decision: Decision | None) -> Iterator[Sample]:
+    if decision is None:
+        return
+    yield "demand_requests_per_second", (name,), decision.demand_qps
+    yield "decision_timestamp_seconds", (name,), decision.at.timestamp()
+    yield "decision_current_replicas", (name,), float(decision.current_replicas)
+    yield "decision_desired_replicas", (name,), float(decision.desired_replicas)
+    yield "decision_needed_replicas", (name,), _number(decision.need_replicas)
+    yield "decision_reason", (name, decision.reason), 1.0
+    yield "plan_revision", (name,), _number(decision.plan_revision)
+    for condition in decision.conditions:
+        yield "decision_condition", (name, condition.type), float(condition.ok)
+    floors: dict[Source, int] = {}
+    highest: dict[tuple[str, str], int] = {}
+    for one in decision.recommendations:
+        if one.replicas is None:
+            continue
+        key = (one.source, one.kind)
+        highest[key] = max(highest.get(key, 0), one.replicas)
+        if one.kind is RecommendationKind.AT_LEAST:
+            floors[one.source] = max(floors.get(one.source, 0), one.replicas)
+    for (source, kind), replicas in highest.items():
+        yield "decision_recommended_replicas", (name, source, kind), float(replicas)
+    yield "plan_floor_replicas", (name,), _number(floors.get(Source.PLAN))
+    yield "event_floor_replicas", (name,), _number(floors.get(Source.EVENT))
+
+
+def _forecast(name: str, state: State) -> Iterator[Sample]:
+    if name in state.trust:
+        yield "forecast_trust", (name, state.trust[name]), 1.0
+    near = state.near.get(name)
+    if near is not None:
+        for level, qps in zip(near.levels, near.qps, strict=True):
+            yield "forecast_near_requests_per_second", (name, f"{level:g}"), qps
+    band = state.bands.get(name)
+    if band is None:
+        return
+    yield "forecast_origin_timestamp_seconds", (name,), band.origin_at.timestamp()
+    yield "forecast_state", (name, band.state), 1.0
+    row = (state.now - band.start_at) // band.step
+    if 0 <= row < len(band.qps):
+        for level, qps in zip(band.levels, band.qps[row], strict=True):
+            yield "forecast_demand_requests_per_second", (name, f"{level:g}"), qps
+
+
+def _accuracy(name: str, hour: HourScore | None) -> Iterator[Sample]:
+    if hour is None:
+        return
+    for score in hour.leads:
+        lead_s = score.lead.total_seconds()
+        yield "accuracy_bias_ratio", (name, f"{lead_s:g}"), score.bias
+        yield "accuracy_naive_ratio", (name, f"{lead_s:g}"), score.daily.ratio
+        if lead_s == COVERAGE_LEAD_S and score.step_count:
+            for level, covered in zip(hour.levels, score.covered, strict=True):
+                yield "accuracy_coverage_ratio", (name, f"{level:g}"), covered / score.step_count
+
+
+def new_registry() -> CollectorRegistry:
+    """A registry of our own: what libraries register in the default one is not ours to publish."""
+    # A second sample per series, which says when this process first counted it: nobody here asks.
+    prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+    return CollectorRegistry()
