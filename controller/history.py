@@ -1,8 +1,9 @@
-"""History as CSV: ``timestamp,value`` rows in, minutes of demand out, and back.
+"""History as CSV or Parquet: ``timestamp,value`` rows in, minutes of demand out, and back as CSV.
 
 Promises: a file is checked to its end before the first row is used, so nothing is ever half imported; every
-problem names its line and the remedy. Refuses naive timestamps, rows off the file's own grid, repeated or
-descending timestamps, and values that are not finite and at least zero. An absent row stays unknown.
+problem names its line and the remedy; bad rows are put aside only for a caller who asks for them. Refuses naive
+timestamps, rows off the file's own grid, repeated or descending timestamps, and values that are not finite and
+at least zero. An absent row stays unknown. Parquet needs pyarrow, which is not installed by default.
 Called by ``forecrest history`` and by the demo.
 """
 
@@ -10,14 +11,14 @@ import csv
 import gzip
 import math
 import zlib
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from controller.core.resources import TrafficSample
 
@@ -25,7 +26,9 @@ HEADER = ("timestamp", "value")
 MINUTE = timedelta(minutes=1)
 STEP_MAX = timedelta(days=1)
 ROWS_MAX = 5_000_000
+REJECTS_MAX = 100_000
 PROBLEMS_MAX = 5
+PARQUET = frozenset({".parquet", ".pq"})
 VALUE_MAX = 1e10  # as requests per second of a whole minute still within what the store takes
 
 
@@ -57,6 +60,15 @@ class History:
         return self.rows[-1].at + self.step
 
 
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """A row that was put aside: where it stands, what it holds, and what is wrong with it."""
+
+    place: str  # "line 17" of a CSV file, "row 17" of a Parquet file
+    cells: tuple[str, ...]
+    problem: str
+
+
 class HistoryFileError(ValueError):
     """The file cannot be imported; the message names lines and remedies."""
 
@@ -80,8 +92,10 @@ def _opened(path: Path) -> Generator[TextIO]:
         raise HistoryFileError(path, [f"It cannot be read: {error}."]) from None
 
 
-def read_history(path: Path) -> History:
-    """Read and check a CSV file, gzipped if its name ends in ``.gz``.
+def read_history(path: Path, rejects: list[Reject] | None = None) -> History:
+    """Read and check a file: Parquet by its name's ending, else CSV, gzipped if the name ends in ``.gz``.
+
+    With ``rejects``, bad rows are appended to it and left out, instead of refusing the file.
 
     Raises:
         HistoryFileError: up to five problems, each with its line and the remedy.
@@ -89,23 +103,63 @@ def read_history(path: Path) -> History:
     rows: list[HistoryRow] = []
     problems: list[str] = []
     more = 0
+    for place, cells in _parquet_rows(path) if path.suffix.lower() in PARQUET else _csv_rows(path):
+        problem = _read_row(cells, rows)
+        if problem is None:
+            continue
+        if rejects is not None:
+            rejects.append(Reject(place, tuple(cells), problem))
+            if len(rejects) > REJECTS_MAX:
+                raise HistoryFileError(path, [f"More than {REJECTS_MAX} rows are bad, the last: {problem}"])
+        elif len(problems) < PROBLEMS_MAX:
+            problems.append(f"{place}: {problem}")
+        else:
+            more += 1
+    if problems:
+        raise HistoryFileError(path, problems, more)
+    return History(tuple(rows), _step(path, rows))
+
+
+def _csv_rows(path: Path) -> Iterator[tuple[str, list[str]]]:
     with _opened(path) as file:
         reader = csv.reader(file)
         try:
             _check_header(path, next(reader, None))
             for cells in reader:
-                problem = _read_row(cells, rows)
-                if problem is None:
-                    continue
-                if len(problems) < PROBLEMS_MAX:
-                    problems.append(f"line {reader.line_num}: {problem}")
-                else:
-                    more += 1
+                yield f"line {reader.line_num}", cells
         except csv.Error as error:
-            problems.append(f"line {reader.line_num}: {error}; save the file as plain CSV.")
-    if problems:
-        raise HistoryFileError(path, problems, more)
-    return History(tuple(rows), _step(path, rows))
+            problem = f"line {reader.line_num}: {error}; save the file as plain CSV."
+            raise HistoryFileError(path, [problem]) from None
+
+
+def _parquet_rows(path: Path) -> Iterator[tuple[str, list[str]]]:
+    try:
+        # An extra, without types; only Parquet needs it.
+        import pyarrow as pa  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: PLC0415
+        from pyarrow import parquet  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: PLC0415
+    except ImportError:
+        remedy = "Parquet needs pyarrow; install it with: pip install 'forecrest[parquet]'."
+        raise HistoryFileError(path, [remedy]) from None
+    number = 0
+    try:
+        with parquet.ParquetFile(path) as file:
+            missing = [name for name in HEADER if name not in file.schema_arrow.names]
+            if missing:
+                found = ", ".join(file.schema_arrow.names)[:200]
+                raise HistoryFileError(path, [f"has no column {missing[0]}, but {found}; name it so."])
+            for batch in file.iter_batches(columns=list(HEADER)):
+                for at, value in zip(*(batch.column(name).to_pylist() for name in HEADER), strict=True):
+                    number += 1
+                    yield f"row {number}", [_cell(at), _cell(value)]
+    except (pa.ArrowException, OSError) as error:
+        said = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        raise HistoryFileError(path, [f"It cannot be read as Parquet: {said}."]) from None
+
+
+def _cell(value: Any) -> str:  # noqa: ANN401 - whatever Parquet holds
+    if value is None:
+        return ""
+    return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
 def _check_header(path: Path, cells: Sequence[str] | None) -> None:

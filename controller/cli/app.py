@@ -13,6 +13,7 @@ from controller.cli import (
     doctor,
     engines,
     events,
+    ingest,
     offline,
     servers,
     tokens,
@@ -42,6 +43,7 @@ app.add_typer(tokens.app, name="token", rich_help_panel="Use")
 app.add_typer(engines.app, name="engine", rich_help_panel="Use")
 app.command(rich_help_panel="Use")(traffic.forecast)
 app.add_typer(traffic.history, name="history", rich_help_panel="Use")
+app.add_typer(ingest.traffic, name="traffic", rich_help_panel="Use")
 app.command(rich_help_panel="Study", context_settings=offline.PASS_THROUGH)(offline.simulate)
 app.command(rich_help_panel="Study")(backtest.backtest)
 

@@ -8,14 +8,9 @@ from pathlib import Path
 from typing import Annotated, Any, TextIO
 
 import typer
-from forecrest.v1 import (
-    forecast_pb2,
-    forecast_service_pb2,
-    telemetry_service_pb2,
-    workload_service_pb2,
-)
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from forecrest.v1 import forecast_pb2, forecast_service_pb2
 
+from controller.cli import ingest
 from controller.cli.common import (
     EXIT_USAGE,
     WIDTH_MAX,
@@ -39,20 +34,16 @@ from controller.cli.common import (
     to_dict,
     when,
 )
+from controller.cli.ingest import Workload
 from controller.client import Client
-from controller.core.resources import TrafficSample
-from controller.history import Unit, read_history, to_samples, write_history
+from controller.history import write_history
 
-history = typer.Typer(no_args_is_help=True, help="Import and export demand as CSV.")
+history = typer.Typer(no_args_is_help=True, help="Import demand from CSV or Parquet; export it as CSV.")
 
-IMPORT_BATCH = 10_000
 EXPORT_BUCKETS_MAX = 20_160
 ROWS_SHOWN = 16
 PLOT_ROWS = 20
 PLOT_MARKERS = {0.1: "-", 0.5: "o", 0.99: "+"}
-SOURCE = "import"
-
-Workload = Annotated[str, typer.Option("--workload", "-w", help="Id of the workload.")]
 
 
 def forecast(
@@ -159,63 +150,7 @@ def _marker(plain: str) -> str:
     return "hd" if is_colour_wanted() else plain
 
 
-@history.command("import")
-def import_history(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV with timestamp,value; may be gzipped.")],
-    workload: Workload,
-    unit: Annotated[
-        Unit, typer.Option(help="What value counts: mean requests per second, or requests per bucket.")
-    ] = Unit.QPS,
-    address: Address = None,
-    as_json: AsJson = False,
-) -> None:
-    """Import demand from a CSV file. The whole file is checked before anything is written.
-
-    Importing a minute again replaces it, so an import that was interrupted is simply repeated.
-
-    Example: `forecrest history import requests.csv.gz --workload recommender --unit count`
-    """
-    found = read_history(file)
-    samples = to_samples(found, resource("workloads", workload), unit, SOURCE)
-    latest = clock.now()
-    if found.end_at > latest + found.step:
-        raise CliError(
-            f"{file}: nothing was imported. The last row, {found.rows[-1].at.isoformat()}, lies in the future; "
-            "check its time zone."
-        )
-    written = run(_import(samples, address))
-    start, end = found.rows[0].at.isoformat(), found.end_at.isoformat()
-    if as_json:
-        print_json({"minutes": written, "start": start, "end": end})
-    else:
-        out().print(f"Imported {written} minutes of {workload}: {start[:16]} to {end[:16]} UTC.")
-
-
-async def _import(samples: Sequence[TrafficSample], address: str | None) -> int:
-    written = 0
-    columns = (TextColumn("importing"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    async with connected(address) as client:
-        # Asked first: the refusal of ten thousand samples would name every one of them.
-        await client.workloads.GetWorkload(workload_service_pb2.GetWorkloadRequest(name=samples[0].workload))
-        with Progress(*columns, console=err(), transient=True) as progress:
-            bar = progress.add_task("import", total=len(samples))
-            for first in range(0, len(samples), IMPORT_BATCH):
-                batch = samples[first : first + IMPORT_BATCH]
-                response = await client.telemetry.RecordTraffic(traffic_request(batch))
-                written += response.written_count
-                progress.advance(bar, len(batch))
-    return written
-
-
-def traffic_request(samples: Sequence[TrafficSample]) -> telemetry_service_pb2.RecordTrafficRequest:
-    """Return samples of one source, with full workload names, as the API has them."""
-    request = telemetry_service_pb2.RecordTrafficRequest(source=samples[0].source)
-    for sample in samples:
-        made = request.samples.add(
-            workload=sample.workload, demand_count=sample.demand_count, coverage=sample.coverage
-        )
-        made.minute_time.seconds = int(sample.minute_at.timestamp())
-    return request
+history.command("import")(ingest.import_history)
 
 
 @history.command("export")
