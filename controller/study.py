@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from controller.adapters.codec import decode, encode
 from controller.core.types import Policy as ScalingPolicy
+from controller.ports import PortError
 
 if TYPE_CHECKING:
     from controller.simulation.harness import Policy, PolicyResult
@@ -157,7 +158,10 @@ async def _run_apart(study: Study) -> tuple[StudyResult, ...]:
             await process.wait()
     if code:
         raise StudyError(f"the simulation's process ended with {code}")
-    return decode(StudyResults, data).results
+    try:
+        return decode(StudyResults, data).results
+    except PortError as error:  # a defect of ours, and no outage
+        raise StudyError(str(error)) from error
 
 
 def run_study(study: Study, progress: Callable[[str, float], None] | None = None) -> StudyResults:
@@ -230,7 +234,8 @@ def _told(study: Study, name: str, result: "PolicyResult") -> StudyResult:
     demand = np.nan_to_num(line.demand_qps)
     known = np.isfinite(line.demand_qps)
     weight = np.maximum(np.add.reduceat(demand, edges), 1e-12)
-    violated = np.add.reduceat(line.violations * demand, edges) / weight
+    violations = np.nan_to_num(line.violations) * demand
+    violated = np.add.reduceat(violations, edges) / weight
     seen = np.maximum.reduceat(np.where(known, line.demand_qps, -1.0), edges)
     inside = np.zeros(count, dtype=bool)
     for window in study.windows:
@@ -247,7 +252,7 @@ def _told(study: Study, name: str, result: "PolicyResult") -> StudyResult:
         flaps=result.flaps,
         rejected_share=result.rejected_share,
         peak_replicas=result.peak_replicas,
-        event_violation_share=float((line.violations * demand)[inside].sum()) / total if total > 0 else None,
+        event_violation_share=float(violations[inside].sum()) / total if total > 0 else None,
         timeline=Timeline(
             step_s=float(line.step_s * group),
             demand_qps=tuple(None if value < 0 else value for value in seen.tolist()),
