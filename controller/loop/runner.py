@@ -20,8 +20,10 @@ from controller.settings import Settings
 
 log = logging.getLogger(__name__)
 
-# A failing job waits this many periods at most before its next try.
+# A failing job waits this many periods at most before its next try, and no more than this beyond its period: what
+# was away may be back any moment, and a prewarm does not wait.
 BACKOFF_PERIODS_MAX = 8
+BACKOFF_MAX_S = 10.0
 MAINTENANCE_PERIOD_S = 3600.0
 
 
@@ -85,8 +87,8 @@ class Runner:
             self.failure_count += bool(failures)
             self.failures[job.__name__] += bool(failures)
             self.turns_s[job.__name__] = self._clock.monotonic()
-            wait_s = period_s * min(BACKOFF_PERIODS_MAX, 1 + failures) - (self._clock.monotonic() - started_s)
-            await self._clock.sleep(max(wait_s, 0.0))
+            pause_s = min(period_s * min(BACKOFF_PERIODS_MAX, 1 + failures), period_s + BACKOFF_MAX_S)
+            await self._clock.sleep(max(pause_s - (self._clock.monotonic() - started_s), 0.0))
 
     async def _world(self) -> World:
         return await self._control.world(self._clock.now())

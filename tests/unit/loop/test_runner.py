@@ -4,12 +4,13 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
 from controller.adapters.fakes import FakeActuator
 from controller.core.types import Workload
-from controller.ports import StaleFenceError
+from controller.ports import StaleFenceError, UnavailableError
 from tests.unit.loop.conftest import Fleet, Process
 
 Make = Callable[[str], Process]
@@ -46,6 +47,24 @@ async def test_a_job_ends_also_when_a_library_keeps_the_cancellation_to_itself(p
     assert {running} == done
     assert running.cancelled()
     assert turns == 1
+
+
+async def test_a_job_that_has_failed_for_long_is_still_tried_again_soon(fleet: Fleet, process: Make) -> None:
+    tried: list[float] = []
+
+    async def job() -> None:
+        tried.append(fleet.clock.monotonic())
+        raise UnavailableError("away")
+
+    running = asyncio.create_task(process("a").runner._every(5.0, job))
+    for _ in range(300):
+        await fleet.clock.advance(1.0)
+    running.cancel()
+    await asyncio.wait([running])
+
+    pauses = [round(after - before) for before, after in pairwise(tried)]
+    assert [10, 15] == pauses[:2]
+    assert {15} == set(pauses[2:])
 
 
 async def test_orders_stop_when_leadership_ends_between_them(
