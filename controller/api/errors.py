@@ -155,7 +155,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
             return grpc.unary_stream_rpc_method_handler(
                 self._stream(handler), response_serializer=handler.response_serializer
             )
-        long = method.endswith(("/PreviewEvent", "/Simulate"))
+        long = method.endswith(("/PreviewEvent", "/Simulate", "/ImportEvents"))
         limit_s = self._limits.preview_deadline_s if long else self._limits.unary_deadline_s
         return grpc.unary_unary_rpc_method_handler(
             self._unary(handler, limit_s), response_serializer=_serializer(handler.response_serializer)

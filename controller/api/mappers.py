@@ -121,7 +121,7 @@ SHAPES = Shapes(
             control_pb2.CapacityPlan,
             names={"created_at": "create_time"},
             core_only=frozenset({"workload"}),
-            wire_only=frozenset({"name"}),
+            wire_only=frozenset({"name", "stale_since_time"}),
         ),
         Shape(Floor, control_pb2.Floor, names={"needed_at": "need_time", "event_id": "occurrence_id"}),
         Shape(
@@ -153,7 +153,7 @@ SHAPES = Shapes(
             WorkloadState,
             control_pb2.WorkloadStatus,
             partial=True,  # the core remembers more, for its own arithmetic
-            wire_only=frozenset({"name"}),
+            wire_only=frozenset({"name", "stale_since_time"}),
         ),
         Shape(
             TrafficSample,
@@ -170,7 +170,7 @@ SHAPES = Shapes(
                 "retired_reason": "retire_reason",
             },
             core_only=frozenset({"id"}),
-            wire_only=frozenset({"name", "etag"}),
+            wire_only=frozenset({"name", "etag", "stale_since_time"}),
         ),
         Shape(OptimizationProfile, engine_pb2.OptimizationProfile),
         Shape(EngineValidation, engine_pb2.EngineValidation, names={"validated_at": "validate_time"}),

@@ -47,6 +47,7 @@ from controller.api.feed import Feed
 from controller.api.forecasts import ForecastServicer
 from controller.api.keda import KedaServicer
 from controller.api.limits import ApiLimits
+from controller.api.stale import StaleInterceptor
 from controller.api.streams import Streams
 from controller.api.telemetry import TelemetryServicer
 from controller.api.workloads import WorkloadServicer
@@ -220,7 +221,7 @@ async def serve(
     trail = AuditTrail(deps.store, deps.clock, deps.pace)
     guard = Guard(security.authenticator, deps.limits, trail, deps.pace, observe)
     server = grpc.aio.server(
-        interceptors=[guard, ErrorInterceptor(deps.limits)],
+        interceptors=[guard, ErrorInterceptor(deps.limits), StaleInterceptor(deps)],
         options=_options(deps.limits),
         maximum_concurrent_rpcs=deps.limits.concurrent_rpcs_max,
     )

@@ -363,6 +363,7 @@ class CapacityPlan(_message.Message):
     NEED_FIELD_NUMBER: _builtins.int
     QUANTILE_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
+    STALE_SINCE_TIME_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Resource name, `workloads/{workload}/plan`."""
     revision: _builtins.int
@@ -393,6 +394,12 @@ class CapacityPlan(_message.Message):
     def need(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Replicas the forecast needs per step."""
 
+    @_builtins.property
+    def stale_since_time(self) -> _timestamp_pb2.Timestamp:
+        """Output only. Set only in an answer from the cache while the database is away: since when it may be out of
+        date.
+        """
+
     def __init__(
         self,
         *,
@@ -406,10 +413,11 @@ class CapacityPlan(_message.Message):
         need: _abc.Iterable[_builtins.int] | None = ...,
         quantile: _builtins.float = ...,
         digest: _builtins.str = ...,
+        stale_since_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_forecast_id", b"_forecast_id", "create_time", b"create_time", "forecast_id", b"forecast_id", "start_time", b"start_time", "step", b"step"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_forecast_id", b"_forecast_id", "create_time", b"create_time", "forecast_id", b"forecast_id", "stale_since_time", b"stale_since_time", "start_time", b"start_time", "step", b"step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_forecast_id", b"_forecast_id", "create_time", b"create_time", "digest", b"digest", "floors", b"floors", "forecast_id", b"forecast_id", "name", b"name", "need", b"need", "quantile", b"quantile", "revision", b"revision", "start_time", b"start_time", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_forecast_id", b"_forecast_id", "create_time", b"create_time", "digest", b"digest", "floors", b"floors", "forecast_id", b"forecast_id", "name", b"name", "need", b"need", "quantile", b"quantile", "revision", b"revision", "stale_since_time", b"stale_since_time", "start_time", b"start_time", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__forecast_id: _TypeAlias = _typing.Literal["forecast_id"]  # noqa: Y015
     _WhichOneofArgType__forecast_id: _TypeAlias = _typing.Literal["_forecast_id", b"_forecast_id"]  # noqa: Y015
@@ -901,6 +909,7 @@ class WorkloadStatus(_message.Message):
     ZERO_SINCE_TIME_FIELD_NUMBER: _builtins.int
     CONTRACTS_FIELD_NUMBER: _builtins.int
     ALARMS_FIELD_NUMBER: _builtins.int
+    STALE_SINCE_TIME_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Resource name, `workloads/{workload}/status`."""
     desired_replicas: _builtins.int
@@ -925,6 +934,12 @@ class WorkloadStatus(_message.Message):
     def alarms(self) -> _containers.RepeatedCompositeFieldContainer[Global___Alarm]:
         """Alarms that stand."""
 
+    @_builtins.property
+    def stale_since_time(self) -> _timestamp_pb2.Timestamp:
+        """Output only. Set only in an answer from the cache while the database is away: since when it may be out of
+        date.
+        """
+
     def __init__(
         self,
         *,
@@ -935,10 +950,11 @@ class WorkloadStatus(_message.Message):
         zero_since_time: _timestamp_pb2.Timestamp | None = ...,
         contracts: _abc.Iterable[_event_pb2.Contract] | None = ...,
         alarms: _abc.Iterable[Global___Alarm] | None = ...,
+        stale_since_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_desired_replicas", b"_desired_replicas", "desired_replicas", b"desired_replicas", "last_time", b"last_time", "panic_until_time", b"panic_until_time", "zero_since_time", b"zero_since_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_desired_replicas", b"_desired_replicas", "desired_replicas", b"desired_replicas", "last_time", b"last_time", "panic_until_time", b"panic_until_time", "stale_since_time", b"stale_since_time", "zero_since_time", b"zero_since_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_desired_replicas", b"_desired_replicas", "alarms", b"alarms", "contracts", b"contracts", "desired_replicas", b"desired_replicas", "last_time", b"last_time", "name", b"name", "panic_until_time", b"panic_until_time", "zero_since_time", b"zero_since_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_desired_replicas", b"_desired_replicas", "alarms", b"alarms", "contracts", b"contracts", "desired_replicas", b"desired_replicas", "last_time", b"last_time", "name", b"name", "panic_until_time", b"panic_until_time", "stale_since_time", b"stale_since_time", "zero_since_time", b"zero_since_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__desired_replicas: _TypeAlias = _typing.Literal["desired_replicas"]  # noqa: Y015
     _WhichOneofArgType__desired_replicas: _TypeAlias = _typing.Literal["_desired_replicas", b"_desired_replicas"]  # noqa: Y015

@@ -209,21 +209,29 @@ class ListDecisionsResponse(_message.Message):
 
     DECISIONS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    STALE_SINCE_TIME_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
     """Token of the next page; empty at the end."""
     @_builtins.property
     def decisions(self) -> _containers.RepeatedCompositeFieldContainer[_control_pb2.Decision]:
         """Decisions, newest first."""
 
+    @_builtins.property
+    def stale_since_time(self) -> _timestamp_pb2.Timestamp:
+        """Output only. Set only in an answer from the cache while the database is away: since when it may be out of
+        date.
+        """
+
     def __init__(
         self,
         *,
         decisions: _abc.Iterable[_control_pb2.Decision] | None = ...,
         next_page_token: _builtins.str = ...,
+        stale_since_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["stale_since_time", b"stale_since_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["decisions", b"decisions", "next_page_token", b"next_page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decisions", b"decisions", "next_page_token", b"next_page_token", "stale_since_time", b"stale_since_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -156,6 +156,7 @@ class Engine(_message.Message):
     RETIRE_REASON_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     ETAG_FIELD_NUMBER: _builtins.int
+    STALE_SINCE_TIME_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Resource name, `engines/{engine}`. RegisterEngine takes the id from `engine_id`."""
     model_name: _builtins.str
@@ -230,6 +231,12 @@ class Engine(_message.Message):
     def promote_time(self) -> _timestamp_pb2.Timestamp:
         """Output only. When it was promoted last."""
 
+    @_builtins.property
+    def stale_since_time(self) -> _timestamp_pb2.Timestamp:
+        """Output only. Set only in an answer from the cache while the database is away: since when it may be out of
+        date.
+        """
+
     def __init__(
         self,
         *,
@@ -260,10 +267,11 @@ class Engine(_message.Message):
         retire_reason: _builtins.str = ...,
         generation: _builtins.int = ...,
         etag: _builtins.str = ...,
+        stale_since_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_model_version", b"_model_version", "create_time", b"create_time", "model_version", b"model_version", "promote_time", b"promote_time", "update_time", b"update_time", "validation", b"validation"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_model_version", b"_model_version", "create_time", b"create_time", "model_version", b"model_version", "promote_time", b"promote_time", "stale_since_time", b"stale_since_time", "update_time", b"update_time", "validation", b"validation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_model_version", b"_model_version", "build_options", b"build_options", "compute_capability", b"compute_capability", "create_time", b"create_time", "created_by", b"created_by", "cuda_version", b"cuda_version", "digest", b"digest", "etag", b"etag", "generation", b"generation", "hardware_compatible", b"hardware_compatible", "kind", b"kind", "labels", b"labels", "model_digest", b"model_digest", "model_name", b"model_name", "model_version", b"model_version", "name", b"name", "optimization_profiles", b"optimization_profiles", "precision", b"precision", "promote_time", b"promote_time", "promoted_by", b"promoted_by", "retire_reason", b"retire_reason", "runtime_version", b"runtime_version", "size_bytes", b"size_bytes", "state", b"state", "update_time", b"update_time", "uri", b"uri", "validation", b"validation", "version_compatible", b"version_compatible"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_model_version", b"_model_version", "build_options", b"build_options", "compute_capability", b"compute_capability", "create_time", b"create_time", "created_by", b"created_by", "cuda_version", b"cuda_version", "digest", b"digest", "etag", b"etag", "generation", b"generation", "hardware_compatible", b"hardware_compatible", "kind", b"kind", "labels", b"labels", "model_digest", b"model_digest", "model_name", b"model_name", "model_version", b"model_version", "name", b"name", "optimization_profiles", b"optimization_profiles", "precision", b"precision", "promote_time", b"promote_time", "promoted_by", b"promoted_by", "retire_reason", b"retire_reason", "runtime_version", b"runtime_version", "size_bytes", b"size_bytes", "stale_since_time", b"stale_since_time", "state", b"state", "update_time", b"update_time", "uri", b"uri", "validation", b"validation", "version_compatible", b"version_compatible"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__model_version: _TypeAlias = _typing.Literal["model_version"]  # noqa: Y015
     _WhichOneofArgType__model_version: _TypeAlias = _typing.Literal["_model_version", b"_model_version"]  # noqa: Y015
