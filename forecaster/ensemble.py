@@ -1,4 +1,4 @@
-"""Combine the models into quantiles, per horizon band, by how they did inside the history.
+"""Combine the models into quantiles, per horizon band and time of day, by how they did inside the history.
 
 Promises: every member is scored on the same held-out rows, in units of demand; a member that fails or
 returns no number is left out; what is left adds up to the forecast, and the components to its median.
@@ -14,7 +14,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from forecaster.events import known_effects
-from forecaster.intervals import spread
+from forecaster.intervals import nearness, spread
 from forecaster.models.seasonal import seasons
 from forecaster.models.stack import Band, Context, Plan, bands, context, copy_band, fit_band, plan
 from forecaster.series import Grid
@@ -70,13 +70,13 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """One member's forecast of a band: demand quantiles `[H, Q]`, medians without parts, and its loss."""
+    """One member's forecast of a band: demand quantiles `[H, Q]`, medians without parts, and losses `[H]`."""
 
     name: str
     quantiles: Floats
     without_event: Floats
     without_pull: Floats
-    loss: float
+    loss: Floats
     level_share: float
 
 
@@ -103,15 +103,16 @@ def predict(grid: Grid, horizon: int, levels: Floats, events: tuple[Event, ...])
         opinions = _opinions(members, p, day, every, float(known.max())) if p is not None else []
         if not opinions:
             continue
-        best = min(o.loss for o in opinions) + 1e-9 * unit
-        w = np.array([(best / (o.loss + 1e-9 * unit)) ** POWER for o in opinions])
-        w /= w.sum()
+        losses = np.stack([o.loss for o in opinions]) + 1e-9 * unit
+        w = (losses.min(axis=0) / losses) ** POWER
+        w /= w.sum(axis=0)
         at = steps - 1
-        out[at] = np.tensordot(w, np.stack([o.quantiles for o in opinions]), axes=1)
-        calm[at] = w @ np.stack([o.without_event for o in opinions])
-        still[at] = w @ np.stack([o.without_pull for o in opinions])
-        shares.append((int(steps[0]), float(w @ [o.level_share for o in opinions])))
-        for o, share in zip(opinions, w, strict=True):
+        out[at] = np.einsum("mh,mhq->hq", w, np.stack([o.quantiles for o in opinions]))
+        calm[at] = (w * np.stack([o.without_event for o in opinions])).sum(axis=0)
+        still[at] = (w * np.stack([o.without_pull for o in opinions])).sum(axis=0)
+        mean = w.mean(axis=1)
+        shares.append((int(steps[0]), float(mean @ [o.level_share for o in opinions])))
+        for o, share in zip(opinions, mean, strict=True):
             weights[o.name] = weights.get(o.name, 0.0) + float(share) * len(steps) / horizon
     blind: Bools = np.asarray(~np.isfinite(out).all(axis=1))
     if blind.any():
@@ -193,7 +194,7 @@ def _opinions(members: Sequence[Member], p: Plan, day: int, levels: Floats, top:
     if not members[0].context.flagged.any():
         error = _typical_error(fitted[0][2])
         for name, lag in (("last_week", 7 * day), ("yesterday", day)):
-            copy = copy_band(members[0].z, lag, p)
+            copy = copy_band(members[0].z, lag, day, p)
             if copy is not None and _typical_error(copy) <= COPY_ERROR_MAX * error:
                 fitted.append((name, members[0], copy))
     return [_opinion(name, m, band, p, day, levels, top) for name, m, band in fitted if band is not None]
@@ -223,9 +224,20 @@ def _opinion(name: str, m: Member, band: Band, p: Plan, day: int, levels: Floats
         quantiles=back(np.minimum(z + band.shift[:, None], ceiling + np.maximum(m.lift_max, 0.0))),
         without_event=back(z[:, middle]),
         without_pull=back(np.minimum(z[:, middle] - band.pull, ceiling)),
-        loss=float(band.weight @ loss / band.weight.sum()),
+        loss=_local_loss(loss, band, nearness(day, p.days)),
         level_share=band.level_share,
     )
+
+
+def _local_loss(loss: Floats, band: Band, near: Floats) -> Floats:
+    """Return `[H]` the mean of losses `[R]`, those at a like time of day counting most.
+
+    A load that runs on schedule by day and drifts by night is forecast by another member at each.
+    """
+    hours = len(near)
+    total = np.bincount(band.hours, band.weight * loss, hours)
+    weight = np.bincount(band.hours, band.weight, hours)
+    return np.asarray((near @ total / (near @ weight))[band.hours_now])
 
 
 def _fill_blind(m: Member, out: Floats, calm: Floats, still: Floats, blind: Bools, levels: Floats) -> None:

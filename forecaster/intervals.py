@@ -1,7 +1,8 @@
 """From a band's held-out residuals to quantiles, in transformed units.
 
-Promises: quantiles ascend; few independent windows widen them; events have residuals of their own once
-enough were seen, and before that carry the uncertainty of what was learnt about them.
+Promises: quantiles ascend; rows at a like time of day count most, the more days there are; few independent
+windows widen them; events have residuals of their own once enough were seen, and before that carry the
+uncertainty of what was learnt about them.
 Refuses: nothing.
 Called by: `forecaster.ensemble`.
 """
@@ -19,6 +20,11 @@ EVENT_ROW_COUNT_MIN = 40
 CALM_ROW_COUNT_MIN = 50
 # Even an exact copy of last week is not certain to the last digit.
 SPREAD_MIN = 1e-5
+# Rows within about this many hours of a time of day count in full for it, others by a share: all alike after
+# no day, a third after four, never less than the floor.
+NEARBY_HOURS = 1.5
+ELSEWHEN_DAYS = 2.0
+ELSEWHEN_MIN = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,32 @@ def weighted_quantiles(values: Floats, weight: Floats, levels: Floats) -> Floats
     return np.interp(levels, at, values[order])
 
 
+def nearness(day: int, days: float) -> Floats:
+    """Return `[24, 24]` (`[1, 1]` on daily steps): how much a row at one hour of the day tells about another.
+
+    Args:
+        day: Steps per day.
+        days: Days of training rows; few of them cannot tell one time of day from another.
+    """
+    if day == 1:
+        return np.ones((1, 1))
+    hours = np.arange(24.0)
+    gap = np.abs(hours[:, None] - hours[None, :])
+    gap = np.minimum(gap, 24.0 - gap)
+    elsewhen = max(1.0 / (1.0 + days / ELSEWHEN_DAYS), ELSEWHEN_MIN)
+    return np.asarray(elsewhen + (1.0 - elsewhen) * np.exp(-0.5 * (gap / NEARBY_HOURS) ** 2))
+
+
+def _local_quantiles(values: Floats, weight: Floats, levels: Floats) -> Floats:
+    """Return quantiles `[G, Q]` of values `[R]` under each row of weights `[G, R]`; see `weighted_quantiles`."""
+    order = np.argsort(values)
+    w = weight[:, order]
+    total = np.cumsum(w, axis=1)
+    at = (total - 0.5 * w) / total[:, -1:]
+    ordered = values[order]
+    return np.stack([np.interp(levels, row, ordered) for row in at])
+
+
 def spread(
     band: Band, p: Plan, day: int, levels: Floats, normal: Floats, flagged: Bools, event_spread: Floats
 ) -> Spread:
@@ -61,13 +93,15 @@ def spread(
     calm = ~band.flagged
     if calm.sum() < CALM_ROW_COUNT_MIN:
         calm = np.ones(len(standard), dtype=bool)
-    q = weighted_quantiles(standard[calm], band.weight[calm], levels)
+    near = nearness(day, p.days)[:, band.hours[calm]]
+    q = _local_quantiles(standard[calm], near * band.weight[calm], levels)
     # Independent windows of this horizon in the history: few of them have not shown the worst yet.
     windows = max(p.days * float(np.clip(day / p.picks[-1], 1.0, 24.0)), WINDOW_COUNT_MIN)
-    q = q[middle] + (q - q[middle]) * (1.0 + INFLATE / windows)
-    q = np.maximum.accumulate(q + SPREAD_MIN * normal)
-    now = band.scale[:, None] * q[None, :]
-    rows = band.spread[:, None] * q[None, :]
+    centre = q[:, [middle]]
+    q = centre + (q - centre) * (1.0 + INFLATE / windows)
+    q = np.maximum.accumulate(q + SPREAD_MIN * normal, axis=1)
+    now = band.scale[:, None] * q[band.hours_now]
+    rows = band.spread[:, None] * q[band.hours]
     if band.closed.any() and len(band.idle) >= CALM_ROW_COUNT_MIN:
         own = weighted_quantiles(band.idle, band.idle_weight, levels)
         now[band.closed] = own[None, :] - band.location[band.closed, None]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from scipy.signal import lfilter
 
 from forecaster.models.seasonal import Seasons, decayed, lagged, profile, smooth
 from forecaster.types import Bools, Floats
@@ -37,6 +38,10 @@ ROW_COUNT_MIN = 12
 # A step counts as closed when its weighted share of zeros is above this: all of the last five weeks or so.
 IDLE_SHARE_MIN = 0.97
 FIRST_LEVEL = 6
+# Up to this share of a day ahead, what a like moment told (an echo) and how sure the newest errors are count.
+NEAR_SHARE = 8
+# An error at a time of day counts by the inverse square of its usual size, which has a floor of this share.
+SURE_FLOOR = 0.05
 PRIOR_HOUR = 0.5
 PRIOR_DAY = 0.4
 
@@ -50,6 +55,8 @@ class Context:
         slow: `[N]` level over days, the anchor while no day has been seen.
         lives: Half-lives of `levels`, steps.
         levels: `[N]` each: how far recent demand lies from its usual shape, from fast to slow memory.
+        sure: `[N]` each: the same, errors counting by how small they usually are at their time of day.
+        echoes: `[N]` each: how far this time yesterday and last week lay from the usual shape.
         phase_scale: `[N]` usual size of an error at this time of day.
         volatility: `[N]` each: recent roughness and error size.
         phase_half: Half-width of the smoothing in `phase_scale`.
@@ -63,6 +70,8 @@ class Context:
     slow: Floats
     lives: Floats
     levels: tuple[Floats, ...]
+    sure: tuple[Floats, ...]
+    echoes: tuple[Floats, ...]
     phase_scale: Floats
     volatility: tuple[Floats, ...]
     phase_half: int
@@ -70,6 +79,17 @@ class Context:
     flagged: Bools
     calm: Floats
     event_count: int
+
+    def newest(self, h: np.ndarray) -> tuple[Floats, ...]:
+        """Return the level errors that tell about horizons `h`."""
+        return (*self.levels, *self.sure) if self._is_near(h) else self.levels
+
+    def echoed(self, h: np.ndarray) -> tuple[Floats, ...]:
+        """Return the echoes that tell about horizons `h`."""
+        return self.echoes if self._is_near(h) else ()
+
+    def _is_near(self, h: np.ndarray) -> bool:
+        return bool(h[-1] <= max(self.seasons.day // NEAR_SHARE, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +127,8 @@ class Band:
         idle: `[C]` what happened in training rows of that kind.
         idle_weight: `[C]` how much each counts.
         level_share: Share of a level error that is still there at this horizon.
+        hours: `[R]` time of day of the rows, hours since the first bucket's; 0 on daily steps.
+        hours_now: `[H]` the same of the forecast.
     """
 
     location: Floats
@@ -123,6 +145,8 @@ class Band:
     idle: Floats
     idle_weight: Floats
     level_share: float
+    hours: np.ndarray
+    hours_now: np.ndarray
 
 
 def context(seasons: Seasons, shift: Floats, flagged: Bools, calm: Floats, event_count: int = 0) -> Context:
@@ -138,11 +162,14 @@ def context(seasons: Seasons, shift: Floats, flagged: Bools, calm: Floats, event
     rough = np.abs(r - lagged(smoothed, 1))
     size = np.abs(r - np.nan_to_num(lagged(decayed(r, 4.0 * day), 1)))
     phase_half = day // 24
+    sure, echoes = _near_features(r, size, anchor, seasons) if day > 1 else ((), ())
     return Context(
         seasons=seasons,
         slow=slow,
         lives=np.array(lives),
         levels=tuple(np.nan_to_num(decayed(r, life)) for life in lives),
+        sure=sure,
+        echoes=echoes,
         phase_scale=profile(smooth(size, phase_half), day, 0.1),
         volatility=(
             np.nan_to_num(decayed(rough, hour)),
@@ -156,6 +183,33 @@ def context(seasons: Seasons, shift: Floats, flagged: Bools, calm: Floats, event
         calm=calm,
         event_count=event_count,
     )
+
+
+def _near_features(
+    r: Floats, size: Floats, anchor: Floats, s: Seasons
+) -> tuple[tuple[Floats, ...], tuple[Floats, ...]]:
+    """Return level errors `sure` and `echoes` (see `Context`).
+
+    After the edge of a pulse that is a few minutes early or late the newest error is large and says nothing;
+    it is usual there, so it counts little. Echoes let a regression repeat yesterday's step from now on, or
+    (with the opposite weight) not mistake for news what yesterday showed as well.
+    """
+    day, n = s.day, len(r)
+    usual = lagged(profile(size, day, 0.2), day)[:n]
+    seen = usual[np.isfinite(usual)]
+    typical = _median(seen) if len(seen) else 1.0
+    usual = np.where(np.isfinite(usual), usual, typical)
+    known = np.isfinite(r)
+    weight = np.where(known, 1.0 / np.maximum(usual, SURE_FLOOR * typical + 1e-9) ** 2, 0.0)
+    told = np.where(known, r, 0.0) * weight
+    sure = []
+    for life in (day / 96.0, day / 24.0):
+        keep = 0.5 ** (1.0 / max(life, 0.5))
+        total = np.asarray(lfilter([1.0], [1.0, -keep], told))
+        held = np.asarray(lfilter([1.0], [1.0, -keep], weight))
+        sure.append(np.where(held > 0.0, total / np.maximum(held, 1e-300), 0.0))
+    echoes = tuple(np.nan_to_num(lagged(s.near, lag)[:n] - anchor) for lag in (day, 7 * day))
+    return tuple(sure), echoes
 
 
 def anchor_before(s: Seasons) -> Floats:
@@ -224,7 +278,8 @@ def fit_band(c: Context, p: Plan) -> Band | None:
     reach = min(float(p.picks[-1]) / s.day, 1.0)
     ridge = np.full(x.shape[-1], RIDGE + RIDGE_LONG * reach + RIDGE_FEW * x.shape[-1] / len(rows))
     ridge[0] *= 0.3
-    ridge[FIRST_LEVEL + len(c.levels) :] += RIDGE_EVENT / max(c.event_count, 1)
+    levels_end = FIRST_LEVEL + len(c.newest(p.picks))
+    ridge[levels_end + len(c.echoed(p.picks)) :] += RIDGE_EVENT / max(c.event_count, 1)
     prior = _prior(c, float(p.picks.mean()), x.shape[-1])
     beta, held_out = _cross_fit(x, happened - usual, importance, edges, ridge, prior)
     size = np.abs(held_out)
@@ -236,7 +291,7 @@ def fit_band(c: Context, p: Plan) -> Band | None:
     last = np.array([n - 1])
     anchor_now, x_now = design(c, last, p.steps)
     g_now = log_scale_features(c, last, p.steps, floor)
-    newest = slice(FIRST_LEVEL, FIRST_LEVEL + len(c.levels))
+    newest = slice(FIRST_LEVEL, levels_end)
     closed = closed_at(s, p.origins, p.picks).ravel()[rows]
     # A memory far shorter than the horizon says nothing about it.
     slow = FIRST_LEVEL + np.flatnonzero(c.lives >= p.picks.mean() / HULL_MEMORY)
@@ -257,6 +312,8 @@ def fit_band(c: Context, p: Plan) -> Band | None:
         idle=happened[closed],
         idle_weight=weight[closed],
         level_share=float(np.clip(beta[newest].sum(), 0.0, 1.0)),
+        hours=hour_of(at.ravel()[rows], s.day),
+        hours_now=hour_of(n - 1 + p.steps, s.day),
     )
 
 
@@ -276,6 +333,11 @@ def first_seen(s: Seasons) -> int:
     return int(np.argmax(np.isfinite(s.raw)))
 
 
+def hour_of(at: np.ndarray, day: int) -> np.ndarray:
+    """Return the hour of the day of positions, counted from the first bucket's; 0 on daily steps."""
+    return np.asarray(at % day * 24 // day if day > 1 else np.zeros_like(at))
+
+
 def _rows(x: Floats, rows: np.ndarray) -> Floats:
     flat = x.reshape(-1, x.shape[-1])
     return flat if len(rows) == len(flat) else flat[rows]
@@ -287,7 +349,7 @@ def _median(values: Floats) -> float:
     return float(np.partition(values, middle)[middle])
 
 
-def copy_band(z: Floats, lag: int, p: Plan) -> Band | None:
+def copy_band(z: Floats, lag: int, day: int, p: Plan) -> Band | None:
     """Return the band of the seasonal-naive forecast: the value one or more whole `lag` steps before."""
     n = len(z)
     now = n - 1 + p.steps - lag * _rounds(p.steps, lag)
@@ -316,6 +378,8 @@ def copy_band(z: Floats, lag: int, p: Plan) -> Band | None:
         idle=z[:0],
         idle_weight=z[:0],
         level_share=0.0,
+        hours=hour_of(p.targets[ok], day),
+        hours_now=hour_of(n - 1 + p.steps, day),
     )
 
 
@@ -324,14 +388,15 @@ def design(c: Context, t: np.ndarray, h: np.ndarray) -> tuple[Floats, Floats]:
     s = c.seasons
     anchor, daily, weekly, at_day, at_week = _seasonal(s, t, h)
     anchor = np.where(np.isfinite(anchor), anchor, c.slow[t][:, None])
-    x = np.zeros((*anchor.shape, FIRST_LEVEL + len(c.levels) + 4 * bool(c.flagged.any())))
+    known_now = (*c.newest(h), *c.echoed(h))
+    x = np.zeros((*anchor.shape, FIRST_LEVEL + len(known_now) + 4 * bool(c.flagged.any())))
     x[..., 0] = 1.0
     x[..., 1] = weekly - anchor
     x[..., 2] = _read(s.near, at_week) - anchor
     x[..., 3] = daily - anchor
     x[..., 4] = _read(s.daily_fast, at_day) - anchor
     x[..., 5] = _read(s.near, at_day) - anchor
-    for k, level in enumerate(c.levels):
+    for k, level in enumerate(known_now):
         x[..., FIRST_LEVEL + k] = level[t][:, None]
     if c.flagged.any():
         tau = t[:, None] + h[None, :]
