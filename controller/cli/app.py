@@ -13,6 +13,7 @@ from controller.cli import (
     doctor,
     engines,
     events,
+    forecasts,
     ingest,
     offline,
     servers,
@@ -42,9 +43,12 @@ app.add_typer(audit.app, name="audit", rich_help_panel="Use")
 app.add_typer(tokens.app, name="token", rich_help_panel="Use")
 app.add_typer(engines.app, name="engine", rich_help_panel="Use")
 app.command(rich_help_panel="Use")(traffic.forecast)
+app.command(rich_help_panel="Use")(forecasts.explain)
+app.command(rich_help_panel="Use")(forecasts.accuracy)
 app.add_typer(traffic.history, name="history", rich_help_panel="Use")
 app.add_typer(ingest.traffic, name="traffic", rich_help_panel="Use")
 app.command(rich_help_panel="Study", context_settings=offline.PASS_THROUGH)(offline.simulate)
+app.command("what-if", rich_help_panel="Study")(forecasts.what_if)
 app.command(rich_help_panel="Study")(backtest.backtest)
 
 

@@ -230,7 +230,8 @@ def test_decisions_are_listed_and_explained(
 
     assert f"workloads/{workload}" == decision["workload"]
     assert (
-        decision["sentence"] in json.loads(cli("decisions", "show", decision["name"], "--json"))["sentence"]
+        decision["sentence"]
+        == json.loads(cli("decisions", "show", decision["name"], "--json"))["decision"]["sentence"]
     )
     assert "MAX" in cli("decisions", "show", decision["name"])
     assert 1 <= len(json.loads(cli("decisions", "list", "-w", workload, "--json")))

@@ -23,7 +23,8 @@ Refused = Callable[[Awaitable[object]], Awaitable[ApiError]]
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
 Change = control_service_pb2.SimulatedChange
-Load = control_service_pb2.SimulatedEvent
+# Protobuf takes datetimes and timedeltas where its stubs name messages.
+Load: Any = control_service_pb2.SimulatedEvent
 
 
 @pytest.fixture
@@ -136,7 +137,7 @@ async def test_hours_without_demand_are_unknown_and_not_free(
     ],
 )
 async def test_a_bad_question_is_refused_by_field(
-    client: Client, traffic: None, refused: Refused, fields: dict[str, object], bad: list[str]
+    client: Client, traffic: None, refused: Refused, fields: dict[str, Any], bad: list[str]
 ) -> None:
     assert bad == [field for field, _ in (await refused(ask(client, **fields))).violations]
 
