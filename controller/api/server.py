@@ -203,6 +203,20 @@ def _options(limits: ApiLimits) -> list[tuple[str, int]]:
     ]
 
 
+class _ByName:
+    """Takes servicers' methods to be looked up by name, when they are called.
+
+    Registered in advance, each method would have a pending call of its own, and the event loop would wait for all
+    of them anew at every request: with fifty methods that costs more than a small request itself.
+    """
+
+    def __init__(self, server: grpc.aio.Server) -> None:
+        self.add_generic_rpc_handlers = server.add_generic_rpc_handlers
+
+    def add_registered_method_handlers(self, service: str, handlers: object) -> None:
+        """Nothing: the generic handlers find the same methods."""
+
+
 async def serve(
     deps: ApiDependencies,
     bind: str = "127.0.0.1:7443",
@@ -229,14 +243,17 @@ async def serve(
     ingest, keda = Streams(deps.limits.ingest_streams_max), Streams(deps.limits.streams_max)
     # From here on: the store as the caller of the moment may see it.
     deps = replace(deps, store=ScopedStore(deps.store))
-    event_service_pb2_grpc.add_EventServiceServicer_to_server(EventServicer(deps, feed), server)
-    forecast_service_pb2_grpc.add_ForecastServiceServicer_to_server(ForecastServicer(deps, feed), server)
-    engine_service_pb2_grpc.add_EngineServiceServicer_to_server(EngineServicer(deps), server)
-    workload_service_pb2_grpc.add_WorkloadServiceServicer_to_server(WorkloadServicer(deps), server)
-    control_service_pb2_grpc.add_ControlServiceServicer_to_server(ControlServicer(deps, feed), server)
-    telemetry_service_pb2_grpc.add_TelemetryServiceServicer_to_server(TelemetryServicer(deps, ingest), server)
-    audit_service_pb2_grpc.add_AuditServiceServicer_to_server(AuditServicer(deps), server)
-    externalscaler_pb2_grpc.add_ExternalScalerServicer_to_server(KedaServicer(deps, feed, keda), server)
+    methods: Any = _ByName(server)
+    event_service_pb2_grpc.add_EventServiceServicer_to_server(EventServicer(deps, feed), methods)
+    forecast_service_pb2_grpc.add_ForecastServiceServicer_to_server(ForecastServicer(deps, feed), methods)
+    engine_service_pb2_grpc.add_EngineServiceServicer_to_server(EngineServicer(deps), methods)
+    workload_service_pb2_grpc.add_WorkloadServiceServicer_to_server(WorkloadServicer(deps), methods)
+    control_service_pb2_grpc.add_ControlServiceServicer_to_server(ControlServicer(deps, feed), methods)
+    telemetry_service_pb2_grpc.add_TelemetryServiceServicer_to_server(
+        TelemetryServicer(deps, ingest), methods
+    )
+    audit_service_pb2_grpc.add_AuditServiceServicer_to_server(AuditServicer(deps), methods)
+    externalscaler_pb2_grpc.add_ExternalScalerServicer_to_server(KedaServicer(deps, feed, keda), methods)
     servicer = _HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     kedas = externalscaler_pb2.DESCRIPTOR.services_by_name["ExternalScaler"].full_name
