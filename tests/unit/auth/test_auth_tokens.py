@@ -112,7 +112,9 @@ def test_a_file_everybody_may_write_is_refused(tmp_path: Path) -> None:
         read_tokens(tmp_path / "t.json")
 
 
-@pytest.mark.parametrize("text", ["planner", "planner:", ":shop", "planner:Shop", "planner:a b", "king:*", ""])
+@pytest.mark.parametrize(
+    "text", ["planner", "planner:", ":shop", "planner:Shop", "planner:a b", "king:*", ""]
+)
 def test_a_grant_has_a_role_and_a_namespace(text: str) -> None:
     with pytest.raises(ValueError, match="ROLE:NAMESPACE"):
         Grant.parse(text)
