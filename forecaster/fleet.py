@@ -71,7 +71,10 @@ def refit_on_ray(
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Outcome, ...]:
-    """Refit `jobs` on Ray; `workers` bounds the batches in flight. Starts a local Ray when none runs.
+    """Refit `jobs` on Ray; `workers` bounds the batches in flight.
+
+    Without an address (nor `RAY_ADDRESS`) a local Ray is started and ended again: on loopback alone, with no
+    more processes than are asked for, and without reporting its use to anybody.
 
     Args:
         jobs: Workloads.
@@ -82,16 +85,21 @@ def refit_on_ray(
     Raises:
         ModuleNotFoundError: Ray is not installed; install the `ray` extra.
     """
+    if workers is not None:
+        _check(workers)
     try:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when Ray is imported
         ray = import_module("ray")
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("Ray is not installed; install forecrest[ray] or use refit().") from error
     started = not ray.is_initialized()
     if started:
-        ray.init(address=address, include_dashboard=False, log_to_driver=False)
+        local: dict[str, Any] = {}
+        if address is None and "RAY_ADDRESS" not in os.environ:
+            local = {"_node_ip_address": "127.0.0.1", "include_dashboard": False, "num_cpus": workers}
+        ray.init(address=address, log_to_driver=False, **local)
     try:
         count = 2 * int(ray.cluster_resources().get("CPU", 1)) if workers is None else workers
-        _check(count)
         batches = _batches(jobs)
         return _collect(_through_ray(ray, batches, count), batches, progress)
     finally:

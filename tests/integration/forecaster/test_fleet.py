@@ -54,11 +54,19 @@ def test_one_worker_needs_no_pool() -> None:
 def test_no_workers_is_refused() -> None:
     with pytest.raises(ValueError, match="workers is 0"):
         refit(jobs(1), workers=0)
+    with pytest.raises(ValueError, match="workers is 0"):
+        refit_on_ray(jobs(1), workers=0)
 
 
 @pytest.mark.filterwarnings("default")
 def test_ray_runs_the_same_task() -> None:
-    pytest.importorskip("ray", reason="the ray extra is not installed")
+    """A real local Ray, on loopback; about ten seconds of CPU, most of it Ray's own start."""
+    ray = pytest.importorskip("ray", reason="the ray extra is not installed: uv pip install 'ray>=2.40'")
     all_jobs = with_a_bad_one(20, 9)
+    seen: list[tuple[int, int]] = []
 
-    check(refit_on_ray(all_jobs, workers=2), all_jobs, 9)
+    outcomes = refit_on_ray(all_jobs, workers=2, progress=lambda done, total: seen.append((done, total)))
+
+    check(outcomes, all_jobs, 9)
+    assert (20, 20) == seen[-1]
+    assert not ray.is_initialized()
