@@ -7,6 +7,7 @@ its remedy. Called by the command line, the console and the demo; it knows the p
 """
 
 import asyncio
+import contextlib
 import json
 import random
 import uuid
@@ -252,6 +253,10 @@ class Client:
                     async for answer in sending.over(call):
                         failures = 0
                         yield answer
+                    # All is answered: how the call ends does not matter any more, only that it ends in order.
+                    with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                        await call.done_writing()
+                        await call.read()
                 except (grpc.aio.AioRpcError, _BrokenError) as error:
                     failures += 1
                     status = error if isinstance(error, grpc.aio.AioRpcError) else await _status_error(call)

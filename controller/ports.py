@@ -4,7 +4,7 @@ Use cases and the loop know these only; ``bootstrap`` names the adapters. Every 
 ``PortError`` subclasses and nothing else that a caller is expected to handle.
 """
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import TracebackType
@@ -84,6 +84,10 @@ class WorkloadStore(Protocol):
 
     async def get(self, name: str) -> Workload:
         """Raise NotFoundError if there is none."""
+        ...
+
+    async def known(self, names: Collection[str]) -> set[str]:
+        """Which of these exist, at once."""
         ...
 
     async def list(self, page: Page | None = None) -> tuple[Sequence[Workload], str]:

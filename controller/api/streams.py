@@ -53,6 +53,8 @@ class Streams:
         finally:
             for task in (waiting, stopped):
                 task.cancel()
+            # Ended for sure: who is cancelled itself closes next what `wait` reads from.
+            await asyncio.wait({waiting, stopped})
 
     async def hold(self) -> None:
         """Wait until the server stops, then raise StoppingError."""

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import numpy.typing as npt
 
-from controller.core.resources import Page, TrafficBlock, TrafficSample
-from controller.ports import NotFoundError, SignalCache, Store, UnitOfWork
+from controller.core.resources import TrafficBlock, TrafficSample
+from controller.ports import SignalCache, Store, UnitOfWork
 from controller.usecases.errors import Findings, InvalidError, Violation
 from controller.usecases.workload_rules import DAY, MINUTE, SECOND
 
@@ -24,7 +24,6 @@ SKEW_MAX = MINUTE
 BACKLOG_TTL_MAX = 10 * MINUTE
 # A message that lists ten thousand violations helps nobody.
 VIOLATIONS_MAX = 20
-_LOOKUPS_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +224,7 @@ async def _check_workloads(
     asked = set(names).difference(already)
     if not asked:
         return
-    known = {*already, *await _known(uow, asked)}
+    known = {*already, *await uow.workloads.known(asked)}
     findings = Findings()
     for index, name in enumerate(names):
         if name not in known and len(findings.violations) < VIOLATIONS_MAX:
@@ -234,21 +233,3 @@ async def _check_workloads(
                 f"no workload {name[:80]!r}; create it first or correct the name",
             )
     findings.raise_if_any()
-
-
-async def _known(uow: UnitOfWork, names: Collection[str]) -> set[str]:
-    known: set[str] = set()
-    if len(names) <= _LOOKUPS_MAX:
-        for name in names:
-            try:
-                known.add((await uow.workloads.get(name)).name)
-            except NotFoundError:
-                continue
-        return known
-    token = ""
-    for _ in range(100):
-        workloads, token = await uow.workloads.list(Page(1000, token))
-        known |= {workload.name for workload in workloads}
-        if not token:
-            break
-    return known

@@ -7,7 +7,7 @@ writers, as row locks would; reading never waits.
 
 import asyncio
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from types import TracebackType
@@ -260,6 +260,9 @@ class _Workloads:
                 f"workload {name!r} is at generation {found.generation}, not {generation}; read it again"
             )
         return found
+
+    async def known(self, names: Collection[str]) -> set[str]:
+        return set(names) & (await self._at.read()).workloads.keys()
 
     async def list(self, page: Page | None = None) -> tuple[Sequence[Workload], str]:
         tables = await self._at.read()

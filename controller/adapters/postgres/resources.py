@@ -4,12 +4,12 @@ Promises: a change is refused, not merged, when somebody else changed the resour
 revision. A refused write leaves the transaction usable. Called through the unit of work.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import NoReturn
 
-from sqlalchemy import ColumnElement, delete, func, insert, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, delete, func, insert, or_, select, text, tuple_, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from controller.adapters.codec import decode
@@ -19,6 +19,8 @@ from controller.adapters.postgres.database import Session
 from controller.core.resources import AuditEntry, Page, TrafficEvent
 from controller.core.types import Workload
 from controller.ports import ConflictError, NotFoundError
+
+_KNOWN = text("SELECT name FROM workloads WHERE name = ANY(CAST(:names AS text[]))")
 
 
 class PostgresWorkloadStore:
@@ -38,6 +40,10 @@ class PostgresWorkloadStore:
         if row is None:
             raise NotFoundError(f"workload {name!r} does not exist")
         return replace(decode(Workload, row.body), generation=row.generation)
+
+    async def known(self, names: Collection[str]) -> set[str]:
+        """Which of these exist."""
+        return set((await self._session.execute(_KNOWN, {"names": list(names)})).scalars())
 
     async def create(self, workload: Workload) -> Workload:
         """Raise ConflictError if the name is taken."""
@@ -261,7 +267,11 @@ class PostgresRecordStore:
         query = select(column.id, column.body).order_by(column.id.desc()).limit(size + 1)
         if key is not None:
             query = query.where(column.id < key[0])
-        for matches, value in ((column.principal, principal), (column.method, method), (column.resource, resource)):
+        for matches, value in (
+            (column.principal, principal),
+            (column.method, method),
+            (column.resource, resource),
+        ):
             if value is not None:
                 query = query.where(matches == value)
         if outcome is not None:

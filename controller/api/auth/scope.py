@@ -9,7 +9,7 @@ What has no workload any more (decisions of a deleted one) is seen by callers of
 """
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -123,6 +123,9 @@ class _Workloads:
         if not self._sight.learn(found):
             raise NotFoundError(f"workload {name!r} does not exist")
         return found
+
+    async def known(self, names: Collection[str]) -> set[str]:
+        return {name for name in await self._inner.known(names) if await self._sight.sees(name)}
 
     async def list(self, page: Page | None = None) -> tuple[Sequence[Workload], str]:
         async def visible(workload: Workload) -> bool:

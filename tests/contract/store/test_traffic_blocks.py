@@ -14,6 +14,7 @@ from controller.adapters.fakes import FakeStore
 from controller.adapters.postgres import PostgresStore
 from controller.adapters.samples import samples_in, sound_blocks
 from controller.core.resources import TrafficBlock
+from controller.core.types import CapacityProfile, Workload
 from controller.ports import Store
 
 MIDNIGHT = datetime(2026, 11, 11, tzinfo=UTC)
@@ -152,3 +153,11 @@ async def test_rows_are_the_same_whether_copied_or_merged(
             for s in samples_in(columns)
         ]
         assert expected == rows
+
+
+async def test_known_workloads_are_told_from_others_at_once(store: Store) -> None:
+    async with store.unit_of_work() as unit:
+        await unit.workloads.create(Workload("a", "m", (CapacityProfile("e", "L4", 1.0),)))
+
+        assert await unit.workloads.known(["a", "b", "a"]) == {"a"}
+        assert await unit.workloads.known([]) == set()

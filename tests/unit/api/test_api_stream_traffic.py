@@ -229,3 +229,22 @@ async def test_a_stopping_server_ends_its_streams_and_the_next_one_takes_over(
 
     assert numbers == [0, 1]
     assert stored(store) == {0: 1.0, 1: 2.0}
+
+
+async def test_a_sender_who_goes_away_is_no_failure_and_leaves_its_place(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with asyncio.timeout(60):
+        for _ in range(4):  # more than there are places
+            call: Any = client.telemetry.StreamTraffic()
+            await call.write(batch(series(1.0)))
+            await call.read()
+            call.cancel()
+            while True:  # the server learns of it a moment later
+                try:
+                    assert await send(client, batch(series(1.0))) == [(1, 1)]
+                    break
+                except grpc.aio.AioRpcError as error:
+                    assert explain(error).reason == "TOO_MANY_STREAMS"
+
+    assert "unexpected failure" not in caplog.text
