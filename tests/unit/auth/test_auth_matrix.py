@@ -5,7 +5,7 @@ from which that namespace is missing, and everything that comes back must be equ
 """
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -22,8 +22,8 @@ from controller.api.auth.security import Security, SecurityFiles
 from controller.api.limits import ApiLimits
 from controller.api.server import ApiDependencies, RunningServer, serve
 from controller.client import ApiError, Client, explain
-from controller.core.resources import TrafficEvent
-from controller.core.types import Mode, Override, OverrideKind
+from controller.core.resources import ForecastRun, TrafficEvent
+from controller.core.types import ForecastBand, ForecastState, Mode, Override, OverrideKind
 from controller.credentials import Credentials
 from tests.unit.api.conftest import NOW, SetClock, a_decision
 from tests.unit.auth.conftest import Tokens, a_workload
@@ -32,6 +32,19 @@ from tests.unit.auth.methods import BLIND, FLEET, METHODS, OTHERS, Sample, descr
 RIGHT, WRONG, ALL = "shop", "search", "*"
 # A method may read forecasts of another service's making; those tests have their own.
 Outcome = tuple[str, Any]
+
+
+def a_forecast(workload: str) -> tuple[ForecastRun, ForecastBand]:
+    band = ForecastBand(
+        id=f"forecast-{workload}",
+        origin_at=NOW,
+        start_at=NOW,
+        step=timedelta(minutes=5),
+        levels=(0.1, 0.5, 0.9),
+        qps=((10.0, 20.0, 30.0),) * 3,
+        state=ForecastState.READY,
+    )
+    return ForecastRun(band.id, workload, NOW, NOW, horizon_steps=3), band
 
 
 def a_world(*namespaces: str) -> FakeStore:
@@ -43,6 +56,8 @@ def a_world(*namespaces: str) -> FakeStore:
         store.tables.workloads[name] = replace(a_workload(name, namespace), mode=Mode.KEDA)
         decision = replace(a_decision(1, name), at=NOW - timedelta(seconds=5))
         store.tables.decisions[decision.id] = decision
+        run, band = a_forecast(name)
+        store.tables.forecasts[run.id] = run, band
         held = Override("held", OverrideKind.AT_LEAST, 2, NOW + timedelta(hours=1), "launch", "somebody")
         store.tables.overrides[name, "held"] = held
         store.tables.events[event] = [
@@ -84,10 +99,10 @@ async def outcome(server: RunningServer, method: str, sample: Sample, token: str
         }
         try:
             if kind.client_streaming:
-                call = channel.stream_stream(method, **how)(iter([request]))
+                call = channel.stream_stream(method, **how)(iter([request]), timeout=60)
                 return "OK", await anext(aiter(call))
             if kind.server_streaming:
-                return "OK", await anext(aiter(channel.unary_stream(method, **how)(request)))
+                return "OK", await anext(aiter(channel.unary_stream(method, **how)(request, timeout=60)))
             return "OK", await channel.unary_unary(method, **how)(request, timeout=60)
         except grpc.aio.AioRpcError as error:
             return error.code().name, explain(error)
@@ -98,11 +113,17 @@ def masked(found: Outcome) -> Outcome:
     code, answer = found
     if isinstance(answer, ApiError):
         return code, replace(answer, message=re.sub("[0-9a-f]{32}", "", answer.message))
-    for message in (answer, getattr(answer, "event", None)):
-        for field in ("created_by", "by"):
-            if hasattr(message, field):
-                setattr(message, field, "")
-    return code, answer
+    return code, _without_names(answer)
+
+
+def _without_names(message: Any) -> Any:  # noqa: ANN401 -- any message
+    for field, value in message.ListFields():
+        if field.name in {"created_by", "by"}:
+            message.ClearField(field.name)
+        elif field.message_type is not None and not field.message_type.GetOptions().map_entry:
+            for inner in value if isinstance(value, Sequence) else [value]:
+                _without_names(inner)
+    return message
 
 
 CASES = [*METHODS.items(), *FLEET.items()]
