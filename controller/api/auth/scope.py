@@ -233,6 +233,13 @@ class _Forecasts:
     async def newest(self, workloads: Sequence[str]) -> Mapping[str, str]:
         return await self._inner.newest([name for name in workloads if await self._sight.sees(name)])
 
+    async def put_said(self, workload: str, record: bytes) -> None:
+        self._sight.who.require_fleet("storing forecasts")
+        await self._inner.put_said(workload, record)
+
+    async def said(self, workload: str) -> bytes | None:
+        return await self._inner.said(workload) if await self._sight.sees(workload) else None
+
 
 class _Accuracy:
     def __init__(self, inner: AccuracyStore, sight: Sight) -> None:

@@ -1,0 +1,117 @@
+"""The store as one caller sees it keeps up with the ports: a new method must be scoped, not forgotten."""
+
+import inspect
+from datetime import timedelta
+
+import pytest
+
+from controller import ports
+from controller.adapters.fakes import FakeStore
+from controller.api.auth import scope
+from controller.api.auth.scope import Directory, ScopedStore
+from controller.core.resources import Page
+from controller.ports import NotFoundError
+from controller.usecases.caller import Caller, ForbiddenError, enter
+from tests.unit.api.conftest import NOW, SetClock
+from tests.unit.auth.conftest import a_workload
+
+SHOP = Caller("token/x", frozenset({"shop"}))
+
+
+def methods(kind: type) -> set[str]:
+    return {name for name, member in vars(kind).items() if inspect.isfunction(member) and name[0] != "_"}
+
+
+def test_every_method_of_every_store_is_scoped() -> None:
+    parts = ports.UnitOfWork.__annotations__
+    kinds = {
+        "workloads": scope._Workloads,
+        "events": scope._Events,
+        "traffic": scope._Traffic,
+        "forecasts": scope._Forecasts,
+        "accuracy": scope._Accuracy,
+        "decisions": scope._Decisions,
+        "states": scope._States,
+        "warmups": scope._Warmups,
+        "engines": scope._Engines,
+    }
+
+    assert set(parts) - {"records"} == set(kinds), "add the new store to controller/api/auth/scope.py"
+    for name, kind in kinds.items():
+        port = parts[name] if isinstance(parts[name], type) else getattr(ports, parts[name])
+        assert set() == methods(port) - methods(kind), f"scope the new methods of {name}"
+    assert set() == methods(ports.Store) - methods(ScopedStore)
+    assert set() == methods(ports.UnitOfWork) - methods(scope._ScopedUnitOfWork)
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    found = FakeStore()
+    for number in range(30):
+        for namespace in ("shop", "search"):
+            found.tables.workloads[f"{namespace}-{number:02}"] = a_workload(
+                f"{namespace}-{number:02}", namespace
+            )
+    return found
+
+
+async def test_a_page_is_filled_with_what_the_caller_sees(store: FakeStore) -> None:
+    enter(SHOP)
+    async with ScopedStore(store).unit_of_work() as uow:
+        first, token = await uow.workloads.list(Page(20))
+        second, end = await uow.workloads.list(Page(20, token))
+
+    assert [f"shop-{n:02}" for n in range(30)] == [w.name for w in (*first, *second)]
+    assert (20, 10, "") == (len(first), len(second), end)
+
+
+async def test_writes_of_the_loop_are_not_for_callers_of_some_namespaces(store: FakeStore) -> None:
+    enter(SHOP)
+    async with ScopedStore(store).unit_of_work() as uow:
+        for write in (
+            lambda: uow.decisions.append([]),
+            lambda: uow.states.save({}),
+            lambda: uow.states.keep_contracts([]),
+            lambda: uow.warmups.append("shop-01", "r", NOW, None),  # type: ignore[arg-type]
+            lambda: uow.accuracy.put_scores("shop-01", []),
+        ):
+            with pytest.raises(ForbiddenError):
+                await write()
+
+
+async def test_the_process_itself_sees_everything(store: FakeStore) -> None:
+    enter(Caller())
+    async with ScopedStore(store).unit_of_work() as uow:
+        assert 60 == len((await uow.workloads.list())[0])
+
+
+async def test_a_directory_forgets_in_a_moment(store: FakeStore) -> None:
+    class Moved(SetClock):
+        at_s = 0.0
+
+        def monotonic(self) -> float:
+            return self.at_s
+
+    clock = Moved(NOW)
+    directory = Directory(store, clock, age_max_s=5.0, size_max=2)
+    assert await directory.sees(SHOP, ["shop-01"])
+    assert not await directory.sees(SHOP, ["shop-01", "search-01"])
+    assert not await directory.sees(SHOP, ["nobody"])
+    assert await directory.sees(Caller(), ["nobody"])
+
+    store.tables.workloads["search-01"] = a_workload("search-01", "shop")
+    clock.at_s += timedelta(seconds=5.1).total_seconds()
+
+    assert await directory.sees(SHOP, ["search-01"])
+    assert 2 == len(directory._known)
+
+
+async def test_samples_for_other_namespaces_are_refused_whatever_checked_them_before(
+    store: FakeStore,
+) -> None:
+    from controller.core.resources import TrafficSample
+
+    enter(SHOP)
+    async with ScopedStore(store).unit_of_work() as uow:
+        with pytest.raises(NotFoundError):
+            await uow.traffic.upsert([TrafficSample("search-01", NOW, 1.0)])
