@@ -229,7 +229,7 @@ def _is_described(method: str) -> bool:
 
 
 async def test_a_method_without_a_rule_is_refused(tokens: Tokens, monkeypatch: pytest.MonkeyPatch) -> None:
-    import controller.api.auth.guard as guard
+    from controller.api.auth import guard
 
     method = "/forecrest.v1.WorkloadService/GetWorkload"
     monkeypatch.setattr(guard, "RULES", {k: v for k, v in RULES.items() if k != method})

@@ -38,7 +38,7 @@ RSA_KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 OTHER_KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 EC_KEY = ec.generate_private_key(ec.SECP256R1())
 ED_KEY = ed25519.Ed25519PrivateKey.generate()
-WEAK_KEY = rsa.generate_private_key(public_exponent=65537, key_size=1024)  # noqa: S505 -- to be refused
+WEAK_KEY = rsa.generate_private_key(public_exponent=65537, key_size=1024)  # to be refused
 
 
 class MovedClock(SystemClock):
@@ -120,8 +120,11 @@ def claims(issuer: Issuer, **changed: Any) -> dict[str, Any]:  # noqa: ANN401 --
 
 
 def signed(
-    payload: dict[str, Any], key: Any = RSA_KEY, algorithm: str = "RS256", kid: str | None = "one"
-) -> str:  # noqa: ANN401 -- as above
+    payload: dict[str, Any],
+    key: Any = RSA_KEY,  # noqa: ANN401 -- as above
+    algorithm: str = "RS256",
+    kid: str | None = "one",
+) -> str:
     return jwt.encode(payload, key, algorithm=algorithm, headers={} if kid is None else {"kid": kid})
 
 
@@ -137,9 +140,9 @@ def signed(
 async def test_a_token_of_the_issuer_says_who_it_is(
     issuer: Issuer,
     verifier: OidcVerifier,
-    key: Any,
+    key: Any,  # noqa: ANN401 -- as above
     algorithm: str,
-    kid: str,  # noqa: ANN401 -- as above
+    kid: str,
 ) -> None:
     who = await verifier.verify(signed(claims(issuer), key, algorithm, kid))
 
@@ -322,8 +325,8 @@ async def test_groups_have_the_grants_of_the_access_file(
     issuer: Issuer,
     tmp_path: Path,
     refused: Refused,
-    groups: Any,
-    code: str,  # noqa: ANN401 -- as above
+    groups: Any,  # noqa: ANN401 -- as a token may have them
+    code: str,
 ) -> None:
     request = workload_service_pb2.GetWorkloadRequest(name="workloads/cart")
     async with (

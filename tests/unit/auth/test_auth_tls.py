@@ -92,13 +92,19 @@ async def test_only_tls_1_2_and_newer_is_spoken(
     context.load_verify_locations(authority.ca)
     context.set_ciphers("ALL:@SECLEVEL=0")
     context.set_alpn_protocols(["h2"])
-    with pytest.warns(DeprecationWarning) if version < ssl.TLSVersion.TLSv1_2 else nullcontext():
+    with (
+        pytest.warns(DeprecationWarning, match="TLSv1_1")
+        if version < ssl.TLSVersion.TLSv1_2
+        else nullcontext()
+    ):
         context.minimum_version = context.maximum_version = version
 
     def handshake(port: int) -> str | None:
-        with socket.create_connection(("127.0.0.1", port), timeout=20) as plain:
-            with context.wrap_socket(plain, server_hostname="localhost") as secure:
-                return secure.version()
+        with (
+            socket.create_connection(("127.0.0.1", port), timeout=20) as plain,
+            context.wrap_socket(plain, server_hostname="localhost") as secure,
+        ):
+            return secure.version()
 
     async with opened(SecurityFiles(TlsPaths(*authority.server()))) as server:
         if version < ssl.TLSVersion.TLSv1_2:
@@ -193,7 +199,7 @@ async def test_a_rotated_certificate_is_served_to_new_connections_while_streams_
         assert first == await asyncio.to_thread(served_serial, server.port)
         fresh_key.replace(key)
         async with asyncio.timeout(60):
-            while second != await asyncio.to_thread(served_serial, server.port):
+            while second != await asyncio.to_thread(served_serial, server.port):  # noqa: ASYNC110 -- as above
                 await asyncio.sleep(0.01)
 
         store.tables.decisions["cart-2"] = a_decision(2, "cart")
