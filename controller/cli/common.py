@@ -9,10 +9,11 @@ import json
 import os
 import re
 import signal
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, TypeVar
 
 import grpc
@@ -69,8 +70,11 @@ def err() -> Console:
     return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
-def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run a command's coroutine; Ctrl-C and SIGTERM cancel it, so that what it started is stopped."""
+def run(main: Coroutine[Any, Any, T], names: Mapping[str, str] = MappingProxyType({})) -> T:
+    """Run a command's coroutine; Ctrl-C and SIGTERM cancel it, so that what it started is stopped.
+
+    ``names`` says what a person typed for each field of the API that may be refused.
+    """
 
     async def supervised() -> T:
         task = asyncio.current_task()
@@ -91,18 +95,29 @@ def run(main: Coroutine[Any, Any, T]) -> T:
                 raise
             raise SystemExit(EXIT_BY_SIGNAL[ended_by[0]]) from None
         except grpc.aio.AioRpcError as error:
-            raise CliError(_refusal(error)) from None
+            raise CliError(_refusal(error, names)) from None
 
     return asyncio.run(supervised())
 
 
-def _refusal(error: grpc.aio.AioRpcError) -> str:
+def _refusal(error: grpc.aio.AioRpcError, names: Mapping[str, str]) -> str:
     if error.code() is grpc.StatusCode.UNAVAILABLE:
         return (
             "No controller answers. Start one with `forecrest up`, or name one with --address "
             "or FORECREST_ADDRESS. One that serves TLS answers only with --tls-ca or FORECREST_CA."
         )
-    return str(explain(error))
+    refused = explain(error)
+    return "\n".join(typed(*one, names) for one in refused.violations) or str(refused)
+
+
+def typed(field: str, remedy: str, names: Mapping[str, str]) -> str:
+    """Return a violation in the words of the command line: field and remedy, with options for what they set."""
+    known = max((n for n in names if field.startswith(n)), key=len, default="")
+    said = f"{names[known]}{field[len(known) :]}" if known else field
+    for name, option in names.items():
+        if option:
+            remedy = re.sub(rf"(?<![\w.-]){re.escape(name.rpartition('.')[2])}(?![\w.-])", option, remedy)
+    return f"{said}: {remedy}"
 
 
 def find_address(given: str | None) -> str:

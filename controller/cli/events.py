@@ -1,178 +1,49 @@
 """``forecrest events``: register, preview, follow and cancel traffic events."""
 
 import uuid
-from datetime import UTC, datetime
-from typing import Annotated, Any
+from datetime import UTC
+from typing import Annotated
 
 import typer
 from forecrest.v1 import event_pb2, event_service_pb2, forecast_pb2
 from rich.console import Console
 
+from controller.cli import event_files
 from controller.cli.common import (
     EXIT_USAGE,
     Address,
     AsJson,
     CliError,
     bare,
-    clock,
     connected,
-    duration,
     err,
     out,
-    parse_duration,
-    parse_time,
     print_json,
     print_json_line,
     qps,
     resource,
     run,
-    stamp,
     table,
     to_dict,
     when,
 )
+from controller.cli.event_options import NAMES, EventOptions, with_event_options
 from controller.client import Client, pages
 
 app = typer.Typer(no_args_is_help=True, help="Register, preview, follow and cancel traffic events.")
 
 EventId = Annotated[str, typer.Argument(metavar="EVENT", help="Id of the event, for example black-friday.")]
-Workloads = Annotated[
-    list[str] | None, typer.Option("--workload", "-w", help="Workload it concerns; repeat for several.")
-]
-Start = Annotated[
-    str | None,
-    typer.Option(help="Start: wall clock (2026-11-11T00:00) in --time-zone, an instant with Z, or +2h."),
-]
-End = Annotated[str | None, typer.Option(help="End, excluded; written as --start is, or +2h from now.")]
-TimeZone = Annotated[str | None, typer.Option(help="IANA zone of the event, for example Asia/Shanghai.")]
-PeakQps = Annotated[
-    float | None, typer.Option(help="Expected requests per second at the peak, all included.")
-]
-Multiplier = Annotated[
-    float | None, typer.Option(help="Or: expected multiple of what the forecast says without the event.")
-]
-DisplayName = Annotated[str | None, typer.Option("--name", help="What people call it.")]
-Category = Annotated[str | None, typer.Option(help="Kind of event, to learn from past ones: promotion.")]
-Confidence = Annotated[float | None, typer.Option(help="How sure you are, over 0 up to 1 (default 0.8).")]
-Ramp = Annotated[str | None, typer.Option(help="Time demand takes to climb to the peak: 90s, 5m.")]
-Margin = Annotated[str | None, typer.Option(help="Replicas are to be warm this long before the start: 60s.")]
-Lead = Annotated[str | None, typer.Option(help="Order this long before, instead of the measured lead time.")]
-MaxReplicas = Annotated[int | None, typer.Option(help="Raise max_replicas during this event only.")]
-Priority = Annotated[int | None, typer.Option(help="Who gets GPUs first; higher goes first (default 0).")]
-Rrule = Annotated[str | None, typer.Option(help="Recurrence (RFC 5545): FREQ=WEEKLY;BYDAY=FR.")]
-Labels = Annotated[
-    list[str] | None, typer.Option("--label", help="Free label key=value; repeat for several.")
-]
 READY = forecast_pb2.FORECAST_STATE_READY
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, store nothing.")]
 
 
-def _filled(
-    event: event_pb2.Event,
-    *,
-    workloads: list[str] | None = None,
-    start: str | None = None,
-    end: str | None = None,
-    time_zone: str | None = None,
-    peak_qps: float | None = None,
-    multiplier: float | None = None,
-    name: str | None = None,
-    category: str | None = None,
-    confidence: float | None = None,
-    ramp: str | None = None,
-    margin: str | None = None,
-    lead: str | None = None,
-    max_replicas: int | None = None,
-    priority: int | None = None,
-    rrule: str | None = None,
-    labels: list[str] | None = None,
-) -> list[str]:
-    """Set what was given on ``event``; return the update mask."""
-    if peak_qps is not None and multiplier is not None:
-        raise CliError("--peak-qps, --multiplier: give one of them, not both.", EXIT_USAGE)
-    mask: list[str] = []
-    now = clock.now()
-    for field, text, option in (("start", start, "--start"), ("end", end, "--end")):
-        if text is not None:
-            mask += _set_time(event, field, text, option, now)
-    plain: dict[str, Any] = {
-        "time_zone": time_zone,
-        "expected_peak_qps": peak_qps,
-        "expected_multiplier": multiplier,
-        "display_name": name,
-        "category": category,
-        "confidence": confidence,
-        "max_replicas_override": max_replicas,
-        "priority": priority,
-        "rrule": rrule,
-    }
-    for field, value in plain.items():
-        if value is not None:
-            setattr(event, field, value)
-            mask.append(field)
-    for field, text, option in (
-        ("ramp", ramp, "--ramp"),
-        ("margin", margin, "--margin"),
-        ("lead_override", lead, "--lead"),
-    ):
-        if text is not None:
-            getattr(event, field).CopyFrom(duration(parse_duration(text, option)))
-            mask.append(field)
-    if workloads:
-        del event.workloads[:]
-        event.workloads.extend(resource("workloads", w) for w in workloads)
-        mask.append("workloads")
-    if labels:
-        event.labels.clear()
-        event.labels.update(_label(text) for text in labels)
-        mask.append("labels")
-    return mask
-
-
-def _set_time(event: event_pb2.Event, field: str, text: str, option: str, now: datetime) -> list[str]:
-    """Set a wall-clock time as such, anything else as an instant; the other form is derived by the server."""
-    local, instant = f"{field}_local", f"{field}_time"
-    try:
-        is_wall_clock = datetime.fromisoformat(text).tzinfo is None
-    except ValueError:
-        is_wall_clock = False
-    if is_wall_clock:
-        event.ClearField(instant)  # type: ignore[arg-type]  # one of two known names
-        setattr(event, local, text)
-    else:
-        setattr(event, local, "")
-        getattr(event, instant).CopyFrom(stamp(parse_time(text, option, now)))
-    return [local, instant]
-
-
-def _label(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        raise CliError(f"--label: {text!r} is not key=value.", EXIT_USAGE)
-    return key, value
-
-
 @app.command()
+@with_event_options
 def create(
     event_id: EventId,
     *,
-    workload: Workloads = None,
-    start: Start = None,
-    end: End = None,
-    time_zone: TimeZone = None,
-    peak_qps: PeakQps = None,
-    multiplier: Multiplier = None,
-    name: DisplayName = None,
-    category: Category = None,
-    confidence: Confidence = None,
-    ramp: Ramp = None,
-    margin: Margin = None,
-    lead: Lead = None,
-    max_replicas: MaxReplicas = None,
-    priority: Priority = None,
-    rrule: Rrule = None,
-    label: Labels = None,
+    given: EventOptions,
     dry_run: DryRun = False,
     address: Address = None,
     as_json: AsJson = False,
@@ -183,26 +54,8 @@ def create(
     --end 2030-11-11T02:00 --time-zone Asia/Shanghai --peak-qps 200`
     """
     event = event_pb2.Event()
-    _filled(
-        event,
-        workloads=workload,
-        start=start,
-        end=end,
-        time_zone=time_zone,
-        peak_qps=peak_qps,
-        multiplier=multiplier,
-        name=name,
-        category=category,
-        confidence=confidence,
-        ramp=ramp,
-        margin=margin,
-        lead=lead,
-        max_replicas=max_replicas,
-        priority=priority,
-        rrule=rrule,
-        labels=label,
-    )
-    run(_create(event_id, event, dry_run=dry_run, address=address, as_json=as_json))
+    given.fill(event)
+    run(_create(event_id, event, dry_run=dry_run, address=address, as_json=as_json), NAMES)
 
 
 async def _create(
@@ -227,25 +80,11 @@ async def _create(
 
 
 @app.command()
+@with_event_options
 def update(
     event_id: EventId,
     *,
-    workload: Workloads = None,
-    start: Start = None,
-    end: End = None,
-    time_zone: TimeZone = None,
-    peak_qps: PeakQps = None,
-    multiplier: Multiplier = None,
-    name: DisplayName = None,
-    category: Category = None,
-    confidence: Confidence = None,
-    ramp: Ramp = None,
-    margin: Margin = None,
-    lead: Lead = None,
-    max_replicas: MaxReplicas = None,
-    priority: Priority = None,
-    rrule: Rrule = None,
-    label: Labels = None,
+    given: EventOptions,
     dry_run: DryRun = False,
     address: Address = None,
     as_json: AsJson = False,
@@ -255,25 +94,7 @@ def update(
     Example: `forecrest events update singles-day --peak-qps 250`
     """
     event = event_pb2.Event(name=resource("events", event_id))
-    mask = _filled(
-        event,
-        workloads=workload,
-        start=start,
-        end=end,
-        time_zone=time_zone,
-        peak_qps=peak_qps,
-        multiplier=multiplier,
-        name=name,
-        category=category,
-        confidence=confidence,
-        ramp=ramp,
-        margin=margin,
-        lead=lead,
-        max_replicas=max_replicas,
-        priority=priority,
-        rrule=rrule,
-        labels=label,
-    )
+    mask = given.fill(event)
     if not mask:
         raise CliError("Nothing to change was given; see forecrest events update --help.", EXIT_USAGE)
 
@@ -289,27 +110,19 @@ def update(
         else:
             done = "would be" if dry_run else "is"
             out().print(f"Event {bare(changed.name)} {done} revision {changed.revision}.")
+            _print_warnings(out(), changed)
 
-    run(call())
+    run(call(), NAMES)
 
 
 @app.command()
+@with_event_options
 def preview(
     event_id: Annotated[
         str | None, typer.Argument(metavar="[EVENT]", help="A registered event to start from.")
     ] = None,
     *,
-    workload: Workloads = None,
-    start: Start = None,
-    end: End = None,
-    time_zone: TimeZone = None,
-    peak_qps: PeakQps = None,
-    multiplier: Multiplier = None,
-    confidence: Confidence = None,
-    ramp: Ramp = None,
-    margin: Margin = None,
-    lead: Lead = None,
-    max_replicas: MaxReplicas = None,
+    given: EventOptions,
     address: Address = None,
     as_json: AsJson = False,
 ) -> None:
@@ -323,27 +136,14 @@ def preview(
             event = event_pb2.Event()
             if event_id is not None:
                 event = await _get(client, event_id)
-            _filled(
-                event,
-                workloads=workload,
-                start=start,
-                end=end,
-                time_zone=time_zone,
-                peak_qps=peak_qps,
-                multiplier=multiplier,
-                confidence=confidence,
-                ramp=ramp,
-                margin=margin,
-                lead=lead,
-                max_replicas=max_replicas,
-            )
+            given.fill(event)
             response = await client.events.PreviewEvent(event_service_pb2.PreviewEventRequest(event=event))
         if as_json:
             print_json(to_dict(response))
         else:
             _print_preview(out(), response)
 
-    run(call())
+    run(call(), NAMES)
 
 
 def _print_preview(console: Console, response: event_service_pb2.PreviewEventResponse) -> None:
@@ -359,6 +159,7 @@ def _print_preview(console: Console, response: event_service_pb2.PreviewEventRes
                 "  [bold red]The forecast that is multiplied is not ready[/]: give --peak-qps, or preview "
                 "again when there is more history."
             )
+    _print_warnings(console, response.event)
     console.print(
         f"On top of what would run anyway: {response.extra_replica_hours:.2f} replica-hours, "
         f"{response.extra_gpu_hours:.2f} GPU-hours."
@@ -368,6 +169,11 @@ def _print_preview(console: Console, response: event_service_pb2.PreviewEventRes
             f"[bold red]{response.unmet_replicas} replicas short[/]: raise max_replicas or the quota, "
             "or expect requests to wait."
         )
+
+
+def _print_warnings(console: Console, event: event_pb2.Event) -> None:
+    for warning in event.warnings:
+        console.print(f"[bold red]Warning[/]: {warning.sentence}")
 
 
 async def _get(client: Client, event_id: str) -> event_pb2.Event:
@@ -403,6 +209,12 @@ def list_events(
         list[str] | None,
         typer.Option(help="Events in this state only: SCHEDULED, PREWARMING, ACTIVE, COMPLETED, CANCELLED."),
     ] = None,
+    where: Annotated[
+        str, typer.Option("--filter", help="Which events, such as 'labels.team = \"x\" AND priority > 0'.")
+    ] = "",
+    order_by: Annotated[
+        str, typer.Option(help='name, start_time or end_time, and " desc" for the other direction.')
+    ] = "",
     address: Address = None,
     as_json: AsJson = False,
 ) -> None:
@@ -414,7 +226,11 @@ def list_events(
 
     async def call() -> None:
         request = event_service_pb2.ListEventsRequest(
-            page_size=1000, workload=resource("workloads", workload) if workload else "", states=states
+            page_size=1000,
+            workload=resource("workloads", workload) if workload else "",
+            states=states,
+            filter=where,
+            order_by=order_by,
         )
         async with connected(address) as client:
             found = [event async for event in pages(client.events.ListEvents, request, "events")]
@@ -432,7 +248,7 @@ def list_events(
             )
         out().print(shown if found else "No events. Register one with `forecrest events create`.")
 
-    run(call())
+    run(call(), {"filter": "--filter", "order_by": "--order-by", "workload": "--workload"})
 
 
 def _state(text: str) -> event_pb2.EventState.ValueType:
@@ -484,30 +300,39 @@ def watch(event_id: EventId, address: Address = None, as_json: AsJson = False) -
     """
 
     async def call() -> None:
-        console = out()
+        console, said = out(), ""
         async with connected(address) as client:
             async for response in client.watch_event(resource("events", event_id)):
                 if as_json:
                     print_json_line(to_dict(response))
-                else:
-                    _print_progress(console, response)
+                    continue
+                progress = _progress(response)
+                if progress != said:  # what changed is nothing that these lines show
+                    said = progress
+                    for line in progress.splitlines():
+                        console.print(f"{response.observe_time.ToDatetime(UTC):%H:%M:%S} {line}")
 
     run(call())
     if not as_json:
         err().print("The event is over.")
 
 
-def _print_progress(console: Console, response: event_service_pb2.WatchEventResponse) -> None:
-    at = f"{response.observe_time.ToDatetime(UTC):%H:%M:%S}"
+def _progress(response: event_service_pb2.WatchEventResponse) -> str:
+    """What a message says, a line for each workload."""
     state = event_pb2.EventState.Name(response.event.state).removeprefix("EVENT_STATE_")
-    if not response.prewarms:
-        console.print(f"{at} {state}: not planned yet")
+    lines = [] if response.prewarms else [f"{state}: not planned yet"]
     for one in response.prewarms:
         contract = one.contract
         name = event_pb2.ContractState.Name(contract.state).removeprefix("CONTRACT_STATE_")
-        console.print(
-            f"{at} {state} {bare(one.workload)} {name}: {contract.verified_count} of {contract.replicas} warm "
+        lines.append(
+            f"{state} {bare(one.workload)} {name}: {contract.verified_count} of {contract.replicas} warm "
             f"(ordered {contract.ordered_count}, scheduled {contract.scheduled_count}, "
             f"loaded {contract.loaded_count}, warmed {contract.warmed_count}), "
             f"due {contract.deadline_time.ToDatetime(UTC):%H:%M:%S}"
         )
+    return "\n".join(lines)
+
+
+app.command()(event_files.report)
+app.command("import")(event_files.import_calendar)
+app.command("export")(event_files.export_calendar)

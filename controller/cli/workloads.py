@@ -14,7 +14,17 @@ import typer
 import yaml
 from forecrest.v1 import control_pb2, control_service_pb2, event_pb2, workload_pb2, workload_service_pb2
 from google.protobuf import json_format
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from controller.cli.common import (
     Address,
@@ -29,9 +39,10 @@ from controller.cli.common import (
     run,
     table,
     to_dict,
+    typed,
     when,
 )
-from controller.client import Client, pages
+from controller.client import Client, explain, pages
 
 app = typer.Typer(no_args_is_help=True, help="Declare workloads in YAML, look at them, delete them.")
 
@@ -86,13 +97,21 @@ class ProfileSpec(_Strict):
 
     engine: str
     gpu_type: str = ""
-    qps_max: float
+    qps_max: Annotated[float | None, Field(validate_default=True)] = None
     instance_count: int | None = None
     batch_size_max: int | None = None
     service_scv: float | None = None
     queue_delay_max_s: float | None = None
     gpus_per_replica: int | None = None
     precision: Precision | None = None
+
+    @field_validator("qps_max")
+    @classmethod
+    def _is_known(cls, value: float | None, info: ValidationInfo) -> float | None:
+        # A registered engine was measured; whatever else serves must say what it sustains.
+        if value is None and not str(info.data.get("engine", "")).startswith("engines/"):
+            raise PydanticCustomError("missing", "Field required")
+        return value
 
 
 class SloSpec(_Strict):
@@ -149,6 +168,8 @@ class PolicySpec(_Strict):
     fizzle_half_life: Duration | None = None
     hold_max: Duration | None = None
     arrival_scv: float | None = None
+    tick_slack: Duration | None = None
+    planner_floor_share: float | None = None
 
 
 class WorkloadSpec(_Strict):
@@ -167,7 +188,9 @@ class WorkloadSpec(_Strict):
     priority: int | None = None
     quota_pool: str | None = None
     target: dict[str, str] = {}
+    labels: dict[str, str] = {}
     engine_digest: str | None = None
+    demand_query: str | None = None
 
     def message(self) -> workload_pb2.Workload:
         """Return the workload as the API has it."""
@@ -238,8 +261,8 @@ def apply(
 async def _apply(specs: list[WorkloadSpec], *, dry_run: bool, address: str | None, as_json: bool) -> None:
     async with connected(address) as client:
         # A first pass that only checks: the second file entry must not fail after the first was written.
-        planned = [await _apply_one(client, spec, validate_only=True) for spec in specs]
-        done = planned if dry_run else [await _apply_one(client, s, validate_only=False) for s in specs]
+        planned = [await _checked(client, spec, validate_only=True) for spec in specs]
+        done = planned if dry_run else [await _checked(client, s, validate_only=False) for s in specs]
     if as_json:
         print_json([{"action": action, "workload": to_dict(workload)} for action, workload in done])
         return
@@ -248,6 +271,20 @@ async def _apply(specs: list[WorkloadSpec], *, dry_run: bool, address: str | Non
         out().print(
             f"{bare(workload.name)} {would}{action} (generation {workload.generation}).", soft_wrap=True
         )
+
+
+async def _checked(
+    client: Client, spec: WorkloadSpec, *, validate_only: bool
+) -> tuple[str, workload_pb2.Workload]:
+    """Apply one entry; a refusal names the entry and its fields as the file has them."""
+    try:
+        return await _apply_one(client, spec, validate_only=validate_only)
+    except grpc.aio.AioRpcError as error:
+        refused = explain(error)
+        if not refused.violations:
+            raise
+        lines = (f"{spec.name}: {typed(*one, {'workload.': ''})}" for one in refused.violations)
+        raise CliError("\n".join(lines)) from None
 
 
 async def _apply_one(
@@ -301,14 +338,25 @@ WorkloadId = Annotated[str, typer.Argument(metavar="WORKLOAD", help="Id of the w
 
 
 @app.command("list")
-def list_workloads(address: Address = None, as_json: AsJson = False) -> None:
+def list_workloads(
+    where: Annotated[
+        str,
+        typer.Option("--filter", help="Which workloads, such as 'mode = FLOOR AND labels.team = search'."),
+    ] = "",
+    order_by: Annotated[
+        str,
+        typer.Option(help='name, namespace, priority or max_replicas, and " desc" for the other direction.'),
+    ] = "",
+    address: Address = None,
+    as_json: AsJson = False,
+) -> None:
     """List workloads by name.
 
-    Example: `forecrest workloads list`
+    Example: `forecrest workloads list --filter "quota_pool = shared"`
     """
 
     async def call() -> None:
-        request = workload_service_pb2.ListWorkloadsRequest(page_size=1000)
+        request = workload_service_pb2.ListWorkloadsRequest(page_size=1000, filter=where, order_by=order_by)
         async with connected(address) as client:
             found = [w async for w in pages(client.workloads.ListWorkloads, request, "workloads")]
         if as_json:
@@ -328,7 +376,7 @@ def list_workloads(address: Address = None, as_json: AsJson = False) -> None:
             )
         out().print(shown if found else "No workloads. Declare one with `forecrest workloads apply -f FILE`.")
 
-    run(call())
+    run(call(), {"filter": "--filter", "order_by": "--order-by"})
 
 
 @app.command()

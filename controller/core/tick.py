@@ -465,10 +465,13 @@ def _reactive(
     backlog = f" and a backlog of {obs.backlog_count:.0f}" if obs.backlog_count else ""
     load = f"{obs.stable_qps:.0f} QPS{backlog}"
     target = up if up > current else min(current, down)
+    sentence = f"{load} {'needs' if target == up else 'allows'} {target}"
     if target == 0 and zero_since_at is not None and now - zero_since_at < w.policy.scale_to_zero_after:
         target = min(current, 1)
-        load = f"no traffic since {zero_since_at:%H:%M:%S} UTC"
-    sentence = f"{load} {'needs' if target == up else 'allows'} {target}"
+        until_at = zero_since_at + w.policy.scale_to_zero_after
+        sentence = (
+            f"no traffic since {zero_since_at:%H:%M:%S} UTC, {target} is kept until {until_at:%H:%M:%S} UTC"
+        )
     return [
         Recommendation(Source.REACTIVE, RecommendationKind.SET, target, sentence, priority=REACTIVE_PRIORITY)
     ]

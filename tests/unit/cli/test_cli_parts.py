@@ -1,5 +1,7 @@
 """Times, durations, addresses, workload files and exit codes of the command line."""
 
+import dataclasses
+import inspect
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,7 +12,7 @@ from forecrest.v1 import event_pb2, workload_pb2
 from controller.cli import common
 from controller.cli.app import run_command
 from controller.cli.common import CliError, find_address, parse_duration, parse_time
-from controller.cli.events import _filled
+from controller.cli.event_options import NAMES, EventOptions
 from controller.cli.workloads import read_workloads
 
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
@@ -74,7 +76,8 @@ def test_a_time_without_a_zone_is_refused(text: str) -> None:
 
 def test_a_wall_clock_time_of_an_event_stays_one_and_an_instant_stays_one() -> None:
     event = event_pb2.Event()
-    mask = _filled(event, start="2026-11-11T00:00", end="2026-11-11T02:00:00Z", time_zone="Asia/Shanghai")
+    given = EventOptions(start="2026-11-11T00:00", end="2026-11-11T02:00:00Z", time_zone="Asia/Shanghai")
+    mask = given.fill(event)
 
     assert "2026-11-11T00:00" == event.start_local
     assert not event.HasField("start_time")
@@ -84,7 +87,38 @@ def test_a_wall_clock_time_of_an_event_stays_one_and_an_instant_stays_one() -> N
 
 def test_two_kinds_of_expected_load_are_refused() -> None:
     with pytest.raises(CliError, match="give one of them"):
-        _filled(event_pb2.Event(), peak_qps=1.0, multiplier=2.0)
+        EventOptions(peak_qps=1.0, multiplier=2.0).fill(event_pb2.Event())
+
+
+@pytest.mark.parametrize(
+    ("field", "remedy", "expected"),
+    [
+        ("event.end_time", "must be after start_time", "--end: must be after --start"),
+        (
+            "event.workloads[1]",
+            "no workload 'x'; create it first",
+            "--workload[1]: no workload 'x'; create it first",
+        ),
+        (
+            "event.expected_peak_qps",
+            "give exactly one of expected_peak_qps and expected_multiplier",
+            "--peak-qps: give exactly one of --peak-qps and --multiplier",
+        ),
+        ("event.max_replicas_override", "must be at least 1", "--max-replicas: must be at least 1"),
+        ("event.exdate_times[0]", "is no start", "event.exdate_times[0]: is no start"),
+    ],
+)
+def test_refusals_name_what_a_person_typed(field: str, remedy: str, expected: str) -> None:
+    assert expected == common.typed(field, remedy, NAMES)
+
+
+def test_commands_that_describe_an_event_take_the_same_options() -> None:
+    from controller.cli.events import create, preview, update
+
+    taken = [set(inspect.signature(command).parameters) for command in (create, update, preview)]
+    shared = {field.name for field in dataclasses.fields(EventOptions)}
+
+    assert [shared - names for names in taken] == [set()] * 3
 
 
 def test_the_address_is_the_given_one_or_the_running_ones_or_the_default(
