@@ -55,7 +55,7 @@ async def test_forecasts_are_explained_scored_and_compared(postgres_store: Postg
     sale = Event(
         "sale", START + 17 * DAY, START + 17 * DAY + 2 * HOUR, expected_multiplier=3.0, category="sale"
     )
-    events = {"rec": (sale,)}
+    events: dict[str, tuple[Event, ...]] = {"rec": (sale,)}
     await forecasting.refresh([WORKLOAD], events)
     hours = 1 + CONTEST_PERIOD // HOUR
     for hour in range(hours):

@@ -160,9 +160,10 @@ class ListDecisionsRequest(_message.Message):
     changes_only: _builtins.bool
     """Only decisions that asked for another count than before."""
     filter: _builtins.str
-    """What to list, as in AIP-160: comparisons joined by AND. `decide_time` with <, <=, >, >= or = and an RFC 3339 time
-    in quotes; `workload` = "workloads/{workload}"; `reason` = or != a DecisionReason without its prefix, for
-    example `reason = EVENT_FLOOR`; `changed` = true. At most 500 characters. Narrows the fields above further.
+    """What to list, in the part of AIP-160 that docs/api.md describes, for example `reason = EVENT_FLOOR AND
+    desired_replicas > 9`. Fields: name, workload, decide_time, reason, binding, mode, changed, limited,
+    current_replicas, desired_replicas, demand_qps, plan_revision, forecast_id, occurrence, applied. At most 1000
+    characters. Narrows the fields above further.
     """
     order_by: _builtins.str
     """`decide_time desc` (the default) or `decide_time`."""
