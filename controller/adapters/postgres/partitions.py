@@ -1,10 +1,11 @@
-"""Partitions by time: made when first written to, dropped whole when past their age.
+"""Partitions by time: made ahead, or when first written to; dropped whole when past their age.
 
 Promises: a partition exists before rows go into it, also when several writers need it at once; making one
 blocks neither readers nor writers. There is no default partition: it would turn the making of every later
 one into a scan under an exclusive lock. Called by the traffic and decision stores and by maintenance.
 """
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -13,6 +14,9 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from controller.adapters.postgres.database import PARTITION_LOCK, Limits, Session
+from controller.ports import UnavailableError
+
+log = logging.getLogger(__name__)
 
 _MONDAY = datetime(1970, 1, 5, tzinfo=UTC)
 
@@ -73,22 +77,52 @@ class Partitions:
         finally:
             await own.close()
 
-    async def drop_before(self, partitioned: Partitioned, before: datetime) -> int:
-        """Drop partitions that ended at or before `before`; return how many."""
+    async def make_ahead(self, partitioned: Partitioned, now: datetime, count: int) -> None:
+        """Make the partitions of `now` and of the `count` periods after it, so that no writer has to."""
         own = await Session.open(self._engine, self._limits)
         try:
-            await own.execute(_LOCK)
-            names = (await own.execute(_CHILDREN, {"table": partitioned.table})).scalars().all()
-            old = [name for name in names if partitioned.end(name) <= before]
-            for name in old:
-                await own.execute(text(f"DROP TABLE {name}"))
-                await own.commit()  # one exclusive lock at a time, held briefly
-                await own.execute(_LOCK)
+            times = [now + partitioned.period * index for index in range(count + 1)]
+            await self.ensure(own, partitioned, times)
         finally:
             await own.close()
+
+    async def drop_before(self, partitioned: Partitioned, before: datetime) -> int:
+        """Drop partitions that ended at or before `before`; return how many.
+
+        A drop locks the whole table, and who waits for that lock keeps all others waiting: so it waits briefly, a
+        few times, and leaves the rest to the next maintenance.
+        """
+        own = await Session.open(self._engine, self._limits)
+        try:
+            names = (await own.execute(_CHILDREN, {"table": partitioned.table})).scalars().all()
+        finally:
+            await own.close()
+        old = [name for name in names if partitioned.end(name) <= before]
+        for count, name in enumerate(old):
+            if not await self._drop(name):
+                log.warning("partition %s is in use and stays until the next maintenance", name)
+                return count
         return len(old)
 
+    async def _drop(self, name: str) -> bool:
+        for _ in range(_DROP_ATTEMPTS):
+            own = await Session.open(self._engine, self._limits)
+            try:
+                await own.execute(_LOCK)
+                await own.execute(_BRIEFLY)
+                await own.execute(text(f"DROP TABLE {name}"))
+                await own.commit()
+            except UnavailableError as error:
+                log.debug("partition %s not dropped yet: %s", name, error)
+            else:
+                return True
+            finally:
+                await own.close()
+        return False
 
+
+_DROP_ATTEMPTS = 5
+_BRIEFLY = text("SET LOCAL lock_timeout = '200ms'")
 _LOCK = text(f"SELECT pg_advisory_xact_lock({PARTITION_LOCK})")
 _MISSING = text("SELECT name FROM unnest(CAST(:names AS text[])) AS name WHERE to_regclass(name) IS NULL")
 _CHILDREN = text(
