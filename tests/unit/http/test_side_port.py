@@ -1,0 +1,344 @@
+"""The side port: what it exposes, in which names, to whom."""
+
+import re
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import aiohttp
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from controller.accuracy import HourScore, LeadScore, NaiveScore
+from controller.api.auth.roles import Grant
+from controller.api.auth.security import Security, SecurityFiles
+from controller.api.auth.tls import TlsPaths
+from controller.api.auth.tokens import TokenFile, make_token, save_tokens
+from controller.api.server import BindError
+from controller.core.leadtime import LeadTime
+from controller.core.types import (
+    Condition,
+    ConditionType,
+    ForecastBand,
+    ForecastState,
+    NearDemand,
+    Recommendation,
+    RecommendationKind,
+    Replica,
+    Source,
+    Stage,
+    Trust,
+)
+from controller.http.health import STALLED_AFTER_S, Health
+from controller.http.metrics import METRICS, ApiMetrics, State, StateCollector, new_registry
+from controller.http.port import RunningPort, follow, open_port
+from controller.ports import PoolView
+from tests.unit.api.conftest import NOW, a_decision
+from tests.unit.auth.authority import Authority
+
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "metrics.md"
+
+
+def a_state(*workloads: str) -> State:
+    """A leader that knows everything of these workloads."""
+    decision = replace(
+        a_decision(1, "cart"),
+        demand_qps=120.0,
+        need_replicas=3,
+        plan_revision=7,
+        conditions=(Condition(ConditionType.SCALING_ACTIVE, ok=True, reason="x", message="y"),),
+        recommendations=(
+            Recommendation(Source.PLAN, RecommendationKind.AT_LEAST, 4, "plan"),
+            Recommendation(Source.EVENT, RecommendationKind.AT_LEAST, 9, "event"),
+            Recommendation(Source.GUARD, RecommendationKind.ABSTAIN, None, "nothing"),
+        ),
+    )
+    band = ForecastBand(
+        id="f",
+        origin_at=NOW,
+        start_at=NOW,
+        step=timedelta(minutes=5),
+        levels=(0.5, 0.9),
+        qps=((100.0, 150.0),),
+        state=ForecastState.READY,
+    )
+    score = LeadScore(timedelta(hours=1), 12, 5.0, (6, 11), 12.0, 120.0, daily=NaiveScore(12, 10.0, 5.0))
+    replica = Replica("r", Stage.VERIFIED, NOW, NOW)
+    return State(
+        now=NOW,
+        leader=True,
+        tick_at=NOW,
+        turn_ages_s={"tick": 1.5},
+        failures={"tick": 2},
+        leads=dict.fromkeys(workloads, LeadTime(90.0)),
+        views=dict.fromkeys(workloads, PoolView(4, (replica, replica))),
+        decisions=dict.fromkeys(workloads, decision),
+        bands=dict.fromkeys(workloads, band),
+        near=dict.fromkeys(workloads, NearDemand(NOW, timedelta(seconds=90), (0.5, 0.99), (110.0, 180.0))),
+        trust=dict.fromkeys(workloads, Trust.TRUSTED),
+        scores=dict.fromkeys(workloads, HourScore(NOW, timedelta(hours=1), (0.5, 0.9), (score,))),
+        security_failures={"tls": False},
+        certificate_expires_at=NOW,
+    )
+
+
+def exposed(state: State, workloads_max: int = 10) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    registry = new_registry()
+    registry.register(StateCollector(lambda: state, workloads_max))
+    ApiMetrics(registry).observe("/forecrest.v1.EventService/GetEvent", "OK", 0.2)
+    return samples(generate_latest(registry).decode())
+
+
+def samples(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def base(name: str) -> str:
+    """The documented name of a sample."""
+    return re.sub(r"_(bucket|sum|count)$", "", name)
+
+
+def documented() -> dict[str, tuple[str, tuple[str, ...], str]]:
+    found: dict[str, tuple[str, tuple[str, ...], str]] = {}
+    for line in DOCS.read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+        if line.startswith("| `forecrest_") and len(cells) == 4:
+            labels = tuple(re.findall(r"`(\w+)`", cells[2]))
+            found[cells[0].strip("`")] = (cells[1], labels, cells[3].rstrip(" |"))
+    return found
+
+
+def test_every_metric_is_documented_as_it_is_and_nothing_else_is() -> None:
+    assert {m.name: (m.kind, m.labels, m.help) for m in METRICS.values()} == documented()
+
+
+def test_every_documented_metric_is_exposed_by_a_process_that_knows_everything() -> None:
+    found = {base(name) for name, _ in exposed(a_state("cart"))}
+
+    assert set(METRICS) == found
+
+
+def test_labels_are_the_documented_ones() -> None:
+    for name, labels in exposed(a_state("cart")):
+        assert set(METRICS[base(name)].labels) == {key for key, _ in labels} - {"le"}
+
+
+def test_values_are_those_of_the_newest_decision_and_forecast() -> None:
+    found = exposed(a_state("cart"))
+    expected = {
+        ("forecrest_demand_requests_per_second", (("workload", "cart"),)): 120.0,
+        ("forecrest_decision_desired_replicas", (("workload", "cart"),)): 5.0,
+        ("forecrest_plan_floor_replicas", (("workload", "cart"),)): 4.0,
+        ("forecrest_event_floor_replicas", (("workload", "cart"),)): 9.0,
+        ("forecrest_replicas", (("stage", "VERIFIED"), ("workload", "cart"))): 2.0,
+        ("forecrest_forecast_demand_requests_per_second", (("quantile", "0.9"), ("workload", "cart"))): 150.0,
+        ("forecrest_accuracy_bias_ratio", (("lead_seconds", "3600"), ("workload", "cart"))): 0.1,
+        ("forecrest_accuracy_naive_ratio", (("lead_seconds", "3600"), ("workload", "cart"))): 0.5,
+        ("forecrest_accuracy_coverage_ratio", (("quantile", "0.5"), ("workload", "cart"))): 0.5,
+        ("forecrest_loop_failures_total", (("job", "tick"),)): 2.0,
+    }
+
+    assert expected == {key: found[key] for key in expected}
+
+
+def test_what_is_not_known_has_no_sample() -> None:
+    found = {name for name, _ in exposed(State(now=NOW))}
+
+    assert {"forecrest_leader", "forecrest_workloads"} <= found
+    assert [] == [name for name in found if METRICS[base(name)].per_workload]
+    assert "forecrest_loop_last_tick_timestamp_seconds" not in found
+
+
+def test_workloads_beyond_the_bound_are_counted_and_not_shown() -> None:
+    found = exposed(a_state(*(f"w-{n:03}" for n in range(25))), workloads_max=10)
+    shown = {dict(labels)["workload"] for _, labels in found if "workload" in dict(labels)}
+
+    assert {f"w-{n:03}" for n in range(10)} == shown
+    assert (25.0, 15.0) == (found["forecrest_workloads", ()], found["forecrest_workloads_hidden", ()])
+
+
+def test_made_up_methods_share_one_series() -> None:
+    registry = new_registry()
+    metrics = ApiMetrics(registry)
+    for number in range(100):
+        metrics.observe(f"/made.up/Method{number}", "UNIMPLEMENTED", 0.1)
+
+    found = samples(generate_latest(registry).decode())
+    assert 100.0 == found["forecrest_api_calls_total", (("code", "UNIMPLEMENTED"), ("method", "other"))]
+    assert 1 == len([name for name, _ in found if name == "forecrest_api_calls_total"])
+
+
+class Parts:
+    """What the side port asks; the test changes it."""
+
+    def __init__(self) -> None:
+        self.ages: dict[str, float] = {}
+        self.problem = ""
+        self.age_s = 0.0
+
+    def health(self, *, loop_runs: bool = True) -> Health:
+        return Health(
+            turn_ages_s=lambda: self.ages,
+            loop_runs=loop_runs,
+            api_problem=lambda: self.problem,
+            age_s=lambda: self.age_s,
+        )
+
+
+def test_a_loop_that_stands_still_is_not_alive() -> None:
+    parts = Parts()
+    health = parts.health()
+    assert [] == health.liveness()
+    parts.ages = {"tick": STALLED_AFTER_S - 1, "scrape": 1.0, "forecast": 1e9}
+    assert [] == health.liveness()
+    parts.ages["tick"] = STALLED_AFTER_S + 1
+    assert ["the job tick had no turn for 301 s"] == health.liveness()
+    assert [] == parts.health(loop_runs=False).liveness()
+
+
+def test_a_first_turn_that_never_ends_is_noticed() -> None:
+    parts = Parts()
+    parts.age_s = STALLED_AFTER_S + 1
+
+    assert 2 == len(parts.health().liveness())
+
+
+Opens = Callable[..., Awaitable[RunningPort]]
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    made = new_registry()
+    made.register(StateCollector(lambda: a_state("cart"), 10))
+    return made
+
+
+@pytest.fixture
+def parts() -> Parts:
+    return Parts()
+
+
+@pytest.fixture
+async def open_side_port(registry: CollectorRegistry, parts: Parts) -> AsyncIterator[Opens]:
+    opened: list[RunningPort] = []
+
+    async def start(files: SecurityFiles | None = None) -> RunningPort:
+        opened.append(await open_port("127.0.0.1:0", Security(files), registry, parts.health()))
+        return opened[-1]
+
+    yield start
+    for port in opened:
+        await port.stop()
+
+
+async def get(url: str, context: ssl.SSLContext | None = None, **headers: str) -> tuple[int, str]:
+    # With a certificate of its own in every context, a connection must not be used again.
+    connector = aiohttp.TCPConnector(ssl=context or True, force_close=True)
+    async with (
+        aiohttp.ClientSession(connector=connector) as session,
+        session.get(url, headers=headers) as response,
+    ):
+        return response.status, await response.text()
+
+
+async def test_on_loopback_everything_is_there(open_side_port: Opens, parts: Parts) -> None:
+    port = await open_side_port()
+    status, text = await get(f"{port.url}/metrics")
+
+    assert 200 == status
+    assert samples(text)["forecrest_leader", ()] == 1.0
+    assert (200, '{"ok": true, "problems": []}\n') == await get(f"{port.url}/healthz")
+    assert 200 == (await get(f"{port.url}/readyz"))[0]
+    parts.problem = "the database is away"
+    assert (503, '{"ok": false, "problems": ["the database is away"]}\n') == await get(f"{port.url}/readyz")
+    assert 200 == (await get(f"{port.url}/healthz"))[0]
+    assert 404 == (await get(f"{port.url}/"))[0]
+
+
+async def test_open_metrics_come_when_they_are_asked_for(open_side_port: Opens) -> None:
+    port = await open_side_port()
+    _, text = await get(f"{port.url}/metrics", Accept="application/openmetrics-text; version=1.0.0")
+
+    assert text.endswith("# EOF\n")
+
+
+async def test_metrics_are_for_those_who_may_read_everywhere_and_health_is_for_all(
+    open_side_port: Opens,
+    tmp_path: Path,
+) -> None:
+    made = {
+        grant: make_token("", (Grant.parse(grant),), NOW, None)
+        for grant in ("viewer:*", "viewer:shop", "telemetry:*")
+    }
+    save_tokens(tmp_path / "t.json", TokenFile(tokens=tuple(token.kept for token in made.values())))
+    port = await open_side_port(SecurityFiles(tokens=tmp_path / "t.json"))
+
+    async def status(**headers: str) -> int:
+        return (await get(f"{port.url}/metrics", **headers))[0]
+
+    assert 401 == await status()
+    assert 401 == await status(Authorization="Bearer wrong")
+    assert 403 == await status(Authorization=f"Bearer {made['viewer:shop'].text}")
+    assert 403 == await status(Authorization=f"Bearer {made['telemetry:*'].text}")
+    assert 200 == await status(Authorization=f"Bearer {made['viewer:*'].text}")
+    assert (200, 200) == tuple([(await get(f"{port.url}/{path}"))[0] for path in ("healthz", "readyz")])
+
+
+async def test_a_client_certificate_opens_the_metrics_and_probes_need_none(
+    open_side_port: Opens,
+    tmp_path: Path,
+) -> None:
+    authority = Authority(tmp_path / "pki")
+    access = tmp_path / "access.yaml"
+    access.write_text("certificates: {'uri:spiffe://example.com/prometheus': ['viewer:*']}\n")
+    files = SecurityFiles(TlsPaths(*authority.server(), client_ca=authority.ca), access=access)
+    port = await open_side_port(files)
+
+    def context(name: str | None = None, uri: str | None = None) -> ssl.SSLContext:
+        made = ssl.create_default_context(cafile=str(authority.ca))
+        if name:
+            made.load_cert_chain(*authority.client(name, uri))
+        return made
+
+    assert port.url.startswith("https://")
+    assert 200 == (await get(f"{port.url}/healthz", context()))[0]
+    assert 401 == (await get(f"{port.url}/metrics", context()))[0]
+    assert 401 == (await get(f"{port.url}/metrics", context("prometheus")))[0]
+    known = context("scraper", "spiffe://example.com/prometheus")
+    assert 200 == (await get(f"{port.url}/metrics", known))[0]
+
+
+async def test_beyond_loopback_the_port_is_refused_without_protection(
+    registry: CollectorRegistry, parts: Parts
+) -> None:
+    with pytest.raises(BindError, match=r"http_bind: .* no TLS"):
+        await open_port("0.0.0.0:0", Security(), registry, parts.health())
+
+
+async def test_a_taken_port_is_named_with_its_setting(
+    open_side_port: Opens, registry: CollectorRegistry, parts: Parts
+) -> None:
+    port = await open_side_port()
+
+    with pytest.raises(BindError, match="FORECREST_HTTP_BIND"):
+        await open_port(f"127.0.0.1:{port.port}", Security(), registry, parts.health())
+
+
+@pytest.mark.parametrize(
+    ("bind", "api", "expected"),
+    [
+        ("", "127.0.0.1:7443", "127.0.0.1:7444"),
+        ("", "127.0.0.1:0", "127.0.0.1:0"),
+        ("", "[::1]:65535", "[::1]:0"),
+        ("127.0.0.1:9", "127.0.0.1:7443", "127.0.0.1:9"),
+    ],
+)
+def test_the_port_stands_beside_the_api_unless_it_is_set(bind: str, api: str, expected: str) -> None:
+    assert expected == follow(bind, api)
