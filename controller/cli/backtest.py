@@ -8,9 +8,21 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from controller.cli.common import AsJson, CliError, err, out, parse_duration, print_json, table
+from controller.cli.common import (
+    WIDTH_MAX,
+    AsJson,
+    CliError,
+    err,
+    is_colour_wanted,
+    out,
+    parse_duration,
+    print_json,
+    table,
+)
 from controller.history import read_history
 
+PLOT_ROWS = 14
+PLOT_MARKERS = {"short": "s", "day": "o"}
 HORIZONS = {"short": "first hour", "day": "first day", "all": "whole horizon"}
 
 
@@ -18,6 +30,9 @@ def backtest(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV with timestamp,value; may be gzipped.")],
     horizon: Annotated[str, typer.Option(help="How far each fold forecasts: 6h, 1d.")] = "1d",
     folds: Annotated[int, typer.Option(help="Forecasts to make and judge.", min=1, max=200)] = 8,
+    plot: Annotated[
+        bool, typer.Option("--plot", help="Draw the ratio to seasonal naive, fold by fold.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Score the forecaster on a history, fold by fold, each seeing only what came before it.
@@ -54,6 +69,8 @@ def backtest(
     if not results:
         raise CliError(f"{file}: no fold could be judged; give a longer history or a shorter --horizon.")
     _print(results, history.step, as_json=as_json)
+    if plot and not as_json:
+        _plot(scores)
 
 
 def _summary(scores: Any, key: str, label: str) -> dict[str, Any] | None:  # noqa: ANN401 - forecaster.backtest.Score
@@ -93,3 +110,28 @@ def _print(results: list[dict[str, Any]], step: timedelta, *, as_json: bool) -> 
         )
     out().print(shown)
     out().print(f"Steps of {step}; pinball loss against seasonal naive, under 1 is better.")
+
+
+def _plot(scores: Any) -> None:  # noqa: ANN401 - as above
+    import plotext  # noqa: PLC0415 - only plots need it
+
+    figure: Any = plotext.figure
+    figure.clear()
+    figure.plot_size(WIDTH_MAX - 2, PLOT_ROWS)
+    figure.theme("simple" if is_colour_wanted() else "colorless")
+    drawn_keys = [key for key in PLOT_MARKERS if any(s.horizon == key for s in scores)] or ["all"]
+    for key in drawn_keys:
+        judged = [s for s in scores if s.horizon == key and math.isfinite(s.naive_ratio)]
+        if not judged:
+            continue
+        last = judged[-1].origin_at
+        days = [(s.origin_at - last).total_seconds() / 86_400 for s in judged]
+        marker = "hd" if is_colour_wanted() else PLOT_MARKERS.get(key, "o")
+        line = figure.signal(days, [s.naive_ratio for s in judged], marker=marker)
+        figure.draw(line.lines().label(HORIZONS[key]))
+        even = figure.signal([days[0], days[-1]], [1.0, 1.0], marker="-")
+        figure.draw(even.lines())
+    figure.title("ratio to seasonal naive, 1 is even")
+    figure.label("days before the last origin")
+    drawn = str(figure.build())
+    typer.echo(drawn if is_colour_wanted() else plotext.uncolorize(drawn))

@@ -8,7 +8,7 @@ forecast. Called by the runner while this process leads.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from zlib import crc32
@@ -62,6 +62,11 @@ class Forecasting:
         self.trust: dict[str, Trust] = {}
         self.scores: dict[str, HourScore] = {}  # newest scored stretch per workload, for metrics
         self.near = NearForecasting(store, forecaster, clock, settings)
+
+    @property
+    def standings(self) -> Mapping[str, Standing]:
+        """Who makes each workload's forecasts, and how far they are trusted; for metrics."""
+        return {name: judged.standing for name, judged in self._judged.items()}
 
     async def load(self, workloads: Sequence[Workload]) -> None:
         """Continue with stored forecasts and records after a start or a takeover."""

@@ -1,0 +1,54 @@
+"""The backtest's table, JSON and drawing; what cannot be judged says so."""
+
+import csv
+import json
+import math
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from controller.cli.app import run_command
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Path:
+    path = tmp_path / "h.csv"
+    start = datetime(2026, 10, 1, tzinfo=UTC)
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("timestamp", "value"))
+        for hour in range(24 * 12):
+            wave = 100.0 * (1.3 + math.sin(hour * 2 * math.pi / 24)) * (1.0 + 0.1 * math.sin(hour * 12.9898))
+            writer.writerow(((start + timedelta(hours=hour)).isoformat(), wave))
+    return path
+
+
+def test_a_backtest_is_a_table_and_a_drawing(
+    history: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+    assert 0 == run_command(["backtest", str(history), "--folds", "3", "--plot"])
+
+    text = capsys.readouterr().out
+    assert "first day" in text
+    assert "ratio to seasonal naive" in text
+    assert "days before the last origin" in text
+    assert all(len(line) <= 80 for line in text.splitlines())
+
+
+def test_a_backtest_is_json_alone_when_asked(history: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert 0 == run_command(["backtest", str(history), "--folds", "2", "--plot", "--json"])
+
+    found = json.loads(capsys.readouterr().out)
+    assert [2, 2, 2] == [one["folds"] for one in found]
+
+
+def test_a_history_too_short_to_judge_names_the_file(
+    history: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    history.write_text("".join(history.read_text().splitlines(keepends=True)[:20]))
+
+    assert 1 == run_command(["backtest", str(history)])
+    assert "one fold needs" in capsys.readouterr().err
