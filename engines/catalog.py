@@ -397,7 +397,9 @@ class Catalog:
         self._append(model, entry)
 
     def fetch(self, engine: Engine, folder: Path, *, expected_digest: str | None = None) -> Path:
-        """Copy the engine file into `folder`, checked; the copy is there complete and right, or not at all.
+        """Copy the engine file into `folder`, checked; a copy is complete and right, or not made at all.
+
+        A file of that name which was there before stays as it is when the engine is refused.
 
         Raises:
             RejectedError: it is not the expected engine, or not the file that was built.

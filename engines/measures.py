@@ -22,7 +22,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from engines.datasets import Array
 from engines.errors import EngineInputError
@@ -228,7 +227,8 @@ def auc(labels: Array, scores: Floats) -> float:
         raise EngineInputError(
             "validation.labels", "AUC needs positives and negatives", "add the missing kind"
         )
-    ranks = rankdata(scores.ravel())
+    _, group, sizes = np.unique(scores.ravel(), return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(sizes) - (sizes - 1) / 2)[group]  # equal scores share their mean rank
     return float((ranks[positive].sum() - count * (count + 1) / 2) / (count * (positive.size - count)))
 
 

@@ -115,7 +115,19 @@ class Int8Quantizer:
             ) from error
         import onnx  # noqa: PLC0415 - slow to import
 
-        return prepare(onnx.load_model(target))
+        made = onnx.load_model(target)
+        self._spare(made, kept)
+        return prepare(made)
+
+    def _spare(self, made: "onnx.ModelProto", kept: Collection[str]) -> None:
+        """Let kept layers read the exact tensors again.
+
+        A Q/DQ pair that another layer needs is put before all readers of a tensor, kept ones included.
+        """
+        original = {node.name: list(node.input) for node in self._model.graph.node}
+        for node in made.graph.node:
+            if node.name in kept:
+                node.input[:] = original[node.name]
 
 
 @contextlib.contextmanager

@@ -90,7 +90,7 @@ def _plot_answers(reference: Outputs, candidate: Outputs) -> str:
     left.axline((float(x.mean()), float(x.mean())), slope=1, color="0.6", linewidth=1)
     left.set(xlabel=f"{name}, FP32", ylabel=f"{name}, candidate")
     right.hist(np.asarray(y[finite] - x[finite], np.float64), bins=60)
-    right.set(xlabel="candidate less FP32", ylabel="values", yscale="log")
+    right.set(xlabel="candidate less FP32", ylabel="values", yscale="log" if finite.any() else "linear")
     return _svg(figure)
 
 

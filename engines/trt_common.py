@@ -87,14 +87,14 @@ def build_plan(
     timing_cache: bytes | None = None,
     progress: Progress,
 ) -> Plan:
-    """Build; `targets` are compute capabilities to set, for the builder that takes them.
+    """Build; `targets` are compute capabilities to set, for the builder that needs no GPU.
 
     Raises:
         EngineError: TensorRT refused the graph or could not build it.
     """
     log = Log(trt)
     builder = trt.Builder(log.logger)
-    # TensorRT 11 knows no other networks and may drop the flag; 10 needs it.
+    # TensorRT 11 knows no other networks and ignores the flag, a later release may drop it; 10 needs it.
     typed = getattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)
     network = builder.create_network(0 if typed is None else 1 << int(typed))
     parser = trt.OnnxParser(network, log.logger)
@@ -102,8 +102,9 @@ def build_plan(
         said = "; ".join(parser.get_error(i).desc() for i in range(parser.num_errors)) or log.reason()
         raise EngineError(f"model: TensorRT's ONNX parser refuses it: {said}")
     config = _configuration(trt, builder, options, targets)
-    cache = config.create_timing_cache(timing_cache or b"")
-    # A cache of other tools or another GPU is not an error: what does not fit is measured anew.
+    # A builder that takes targets measures nothing. A cache of other tools or another GPU is not an error:
+    # what does not fit is measured anew.
+    cache = None if targets else config.create_timing_cache(timing_cache or b"")
     has_cache = cache is not None and config.set_timing_cache(cache, ignore_mismatch=False)
     for profile in options.profiles:
         made = builder.create_optimization_profile()

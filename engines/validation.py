@@ -68,7 +68,7 @@ class GateReport:
         """How far the worst budget is exceeded, in limits; 0 or negative when all hold."""
         if self.not_finite_count or any(r.value is None for r in self.results):
             return float("inf")
-        return max(r.budget.excess(r.value) for r in self.results if r.value is not None)
+        return max((r.budget.excess(r.value) for r in self.results if r.value is not None), default=0.0)
 
 
 def judge(
