@@ -31,6 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 from controller import redaction
+from controller.actuators.local_process import LocalProcessActuator
 from controller.adapters.clock import SystemClock
 from controller.adapters.embedded import EmbeddedError
 from controller.adapters.embedded.folder import FolderLock
@@ -58,6 +59,7 @@ SETUP_MAX_S = 90.0
 # Between setting up and the first request: the last hours of history, the event, its first forecast.
 READY_S = 4.0
 POLL_S, SHOW_S, FORECAST_POLL_S = 0.1, 0.25, 1.0
+SERVER_END_S = 2.0
 RATE_STEP_S = 0.1
 WRITE_BATCH = 10_000
 WITH, WITHOUT = "with_prediction", "without_prediction"
@@ -243,8 +245,9 @@ class _Run:
             on_answers=self._take,
         ) as load:
             await self._get_ready(load)
-            async with asyncio.TaskGroup() as tasks:
+            async with self._one_failure(), asyncio.TaskGroup() as tasks:
                 watching = [
+                    tasks.create_task(self._watch_failures()),
                     tasks.create_task(self._watch_decisions()),
                     tasks.create_task(self._watch_event()),
                     tasks.create_task(self._watch_forecast()),
@@ -256,6 +259,19 @@ class _Run:
         self._flush_view()
         self.screen.end_view()
         return self.record
+
+    @asynccontextmanager
+    async def _one_failure(self) -> AsyncGenerator[None]:
+        """Let one failure out of a task group by itself: the end of a server, if that is behind the others."""
+        try:
+            yield
+        except BaseExceptionGroup as group:
+            servers = self.runtime.servers
+            if servers is not None:
+                # Who watches a server is told some moments after those who were talking to it.
+                await asyncio.wait([servers], timeout=SERVER_END_S)
+            self._check_alive()
+            raise group.exceptions[0] from None
 
     async def stay(self) -> None:
         """Keep the world alive until Ctrl-C."""
@@ -350,7 +366,9 @@ class _Run:
         return (at - self.world.series.replay_at).total_seconds() / self.world.speed
 
     def _check_alive(self) -> None:
-        loop = self.runtime.loop
+        loop, servers = self.runtime.loop, self.runtime.servers
+        if servers is not None and servers.done():
+            servers.result()  # raises, and says which one ended
         if loop is not None and loop.done():
             raise DemoError(f"the control loop ended by itself; see {self.options.data_dir}/demo.log")
 
@@ -377,6 +395,18 @@ class _Run:
         self._recent = [*self._recent, *answers][-400:]
         latest = [a.latency_s for a in self._recent if a.meant_s >= self._at_s - 3]
         self.view.p99_ms = float(np.quantile(latest, 0.99)) * 1000 if latest else None
+
+    async def _watch_failures(self) -> None:
+        """End the run when a replica fails under the load: the controller replaces it, but the other run had none."""
+        actuator = self.runtime.actuator
+        assert isinstance(actuator, LocalProcessActuator)
+        while True:
+            for failed in (r for r in actuator.view(w.WORKLOAD).replicas if r.stage is Stage.FAILED):
+                raise DemoError(
+                    f"replica {failed.id} failed under the load, so the runs cannot be compared: {failed.failure}; "
+                    "run `forecrest doctor`, then the demo again"
+                )
+            await actuator.changed()
 
     async def _watch_replicas(self, load: LoadProcess, demand: Any) -> None:  # noqa: ANN401 - an array
         shown_s = float("-inf")

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,18 @@ def _processes_of(folder: Path) -> list[str]:
             continue
         if inside or str(folder) in command:
             found.append(command)
+    return found
+
+
+def _pids_of(folder: Path, program: str) -> list[int]:
+    """Processes of a program that work in the folder or name it on their command line."""
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            command = (entry / "cmdline").read_bytes().decode(errors="replace")
+            inside = str((entry / "cwd").readlink()).startswith(str(folder))
+            if (inside or str(folder) in command) and (entry / "exe").readlink().name == program:
+                found.append(int(entry.name))
     return found
 
 
@@ -78,6 +91,30 @@ def test_a_signal_in_the_middle_ends_everything(tmp_path: Path, number: signal.S
         rest = demo.stdout.read()
 
     assert code == demo.returncode, rest
+    assert "Traceback" not in rest
+    assert [] == _processes_of(tmp_path)
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize(
+    ("program", "problem"),
+    [("valkey-server", "ended by itself with code -9"), ("tritonserver", "failed under the load")],
+)
+def test_a_server_that_dies_under_the_load_ends_the_demo_without_figures(
+    tmp_path: Path, program: str, problem: str
+) -> None:
+    with _demo(tmp_path, "--no-baseline") as demo:
+        assert demo.stdout is not None
+        for line in demo.stdout:
+            if "desired" in line:  # the load runs
+                break
+        for pid in _pids_of(tmp_path, program):
+            os.kill(pid, signal.SIGKILL)
+        rest = demo.stdout.read()
+
+    assert 1 == demo.returncode, rest
+    assert problem in " ".join(rest.split())
+    assert "Report:" not in rest
     assert "Traceback" not in rest
     assert [] == _processes_of(tmp_path)
 
