@@ -8,6 +8,7 @@ nesting and counts are bounded before a parser sees anything. Called by import a
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
@@ -33,6 +34,8 @@ VIOLATIONS_MAX = 50
 UID_LABEL = "ical-uid"
 X = "X-FORECREST-"
 _DAY = timedelta(days=1)
+_FOLD = re.compile(r"\r?\n[ \t]")
+_PREFIXED = re.compile(r'TZID([=:])"?(/[^";:\r\n]+)"?')
 # Numbers a VEVENT may state, by property, with the field of the event.
 _NUMBERS: Mapping[str, str] = {
     "PEAK-QPS": "expected_peak_qps",
@@ -113,7 +116,7 @@ def _read(data: bytes) -> icalendar.Calendar:
     if problem:
         raise InvalidError([Violation("calendar", problem)])
     try:
-        calendar = icalendar.Calendar.from_ical(text)
+        calendar = icalendar.Calendar.from_ical(_PREFIXED.sub(_plain_zone, _FOLD.sub("", text)))
     except Exception as error:  # noqa: BLE001 -- the library raises what it meets; a bad file is never our failure
         raise InvalidError(
             [Violation("calendar", f"is no iCalendar file ({type(error).__name__}); export it again")]
@@ -121,6 +124,11 @@ def _read(data: bytes) -> icalendar.Calendar:
     if calendar.name != "VCALENDAR":
         raise InvalidError([Violation("calendar", "must begin with BEGIN:VCALENDAR")])
     return calendar
+
+
+def _plain_zone(found: re.Match[str]) -> str:
+    """A TZID that begins with "/" in the short form, so that the library need not guess."""
+    return f"TZID{found[1]}{_zone_name(found[2]) or found[2].lstrip('/')}"
 
 
 def _shape_problem(text: str) -> str:
@@ -236,7 +244,7 @@ def _figures(component: icalendar.Component) -> dict[str, Any]:
 
 def _label(text: object) -> tuple[str, str]:
     try:
-        key, value = json.loads(str(text))
+        key, value = json.loads(_unescaped(str(text)))
     except ValueError:
         raise _BadPropertyError(f"{X}LABEL", 'must look like ["key","value"]') from None
     return str(key), str(value)
@@ -246,7 +254,12 @@ def _text(component: icalendar.Component, name: str) -> str:
     value = component.get(name, "")
     if isinstance(value, list):
         raise _BadPropertyError(name, "must stand there once")
-    return str(value).strip()
+    return _unescaped(str(value)).strip()
+
+
+def _unescaped(text: str) -> str:
+    """Calendars differ in whether they escape what they do not know; both are read."""
+    return text.replace("\\,", ",").replace("\\;", ";")
 
 
 def _first_category(component: icalendar.Component) -> str:

@@ -1,6 +1,6 @@
 """What a workload's ``target`` may say, per kind of target, checked when it is declared and not at each order. Pure.
 
-A target with ``kind`` is an object of a cluster; without it, it is served by processes on the controller's machine.
+A target is an object of a cluster or what processes on the controller's machine serve; its keys say which.
 Keys nobody knows are refused: a misspelt one would otherwise be ignored, or fail every order from then on. Actuators
 add their keys here; tests hold the table and the actuators together.
 """
@@ -27,11 +27,9 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A key whose value is a text. ``choices`` closes the list; ``pattern`` says how it must look."""
+    """A key whose value is a text; ``pattern`` says how it must look."""
 
-    choices: tuple[str, ...] = ()
     pattern: str = ""
-    required: bool = False
 
 
 _NAME = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
@@ -43,13 +41,15 @@ LOCAL: Mapping[str, Number | Text] = {
     "simulated_device_time_ms": Number(0, 60_000, whole=False),
     "simulated_device_time_ms_per_request": Number(0, 60_000, whole=False),
 }
-# Objects of a cluster.
+# Objects of a cluster: as `controller.actuators.kubernetes.targets`.
 KUBERNETES: Mapping[str, Number | Text] = {
-    "kind": Text(pattern=r"[A-Z][A-Za-z0-9]{0,62}", required=True),
-    "name": Text(pattern=_NAME, required=True),
-    "namespace": Text(pattern=_NAME),
-    "api_version": Text(pattern=r"[a-z0-9./-]{1,100}"),
-    "container": Text(pattern=_NAME),
+    "kind": Text(r"[A-Z][A-Za-z0-9]{0,62}"),
+    "name": Text(_NAME),
+    "api_version": Text(rf"{_NAME}/v[0-9]+((alpha|beta)[0-9]+)?"),
+    "resource": Text(r"[a-z][a-z0-9-]{0,62}"),
+    "grpc_port": Number(1, 65_535),
+    "metrics_port": Number(1, 65_535),
+    "autoscaler": Text(rf"(hpa|scaledobject)/{_NAME}"),
 }
 
 
@@ -59,33 +59,28 @@ def check_target(target: Mapping[str, str], findings: Findings) -> None:
         len(target) <= COUNT_MAX, "target", f"must have at most {COUNT_MAX} entries; got {len(target)}"
     ):
         return
-    known = KUBERNETES if "kind" in target else LOCAL
-    what = "an object of a cluster" if "kind" in target else "processes of this machine"
+    in_cluster = any(key in KUBERNETES for key in target)
+    known = KUBERNETES if in_cluster else LOCAL
+    what = "an object of a cluster" if in_cluster else "processes of this machine"
     for key, value in target.items():
         at = f'target["{key[:KEY_MAX]}"]'
         rule = known.get(key)
         if rule is None:
-            hint = "" if "kind" in target else "; an object of a cluster has kind and name"
+            hint = "" if in_cluster else f"; an object of a cluster has {', '.join(KUBERNETES)}"
             findings.add(at, f"is no key for {what}; use {', '.join(known)}{hint}")
             continue
         before = len(findings.violations)
         findings.text(at, value, 1, VALUE_MAX)
         if len(findings.violations) == before:
             _check_value(at, value, rule, findings)
-    for key, rule in known.items():
-        if isinstance(rule, Text) and rule.required and key not in target:
-            findings.add(f'target["{key}"]', f"is required for {what}; add it")
 
 
 def _check_value(at: str, value: str, rule: Number | Text, findings: Findings) -> None:
     if isinstance(rule, Text):
         findings.require(
-            not rule.choices or value in rule.choices, at, f"must be one of {', '.join(rule.choices)}"
-        )
-        findings.require(
             not rule.pattern or re.fullmatch(rule.pattern, value) is not None,
             at,
-            f"cannot be read; got {value[:60]!r}",
+            f"must look like {rule.pattern}; got {value[:60]!r}",
         )
         return
     form, kind = (_WHOLE, "a whole number") if rule.whole else (_DECIMAL, "a number")
