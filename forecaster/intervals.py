@@ -25,6 +25,8 @@ SPREAD_MIN = 1e-5
 NEARBY_HOURS = 1.5
 ELSEWHEN_DAYS = 2.0
 ELSEWHEN_MIN = 0.1
+# A quantile reaches no further than errors that were this many times rarer.
+RARER = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,35 @@ def _local_quantiles(values: Floats, weight: Floats, levels: Floats) -> Floats:
     return np.stack([np.interp(levels, row, ordered) for row in at])
 
 
+def _rarer(levels: Floats) -> Floats:
+    return np.where(levels > 0.5, 1.0 - (1.0 - levels) / RARER, levels / RARER)
+
+
+def _limits(band: Band, near: Floats, calm: Bools, levels: Floats) -> Floats:
+    """Return `[G, Q]` how far errors of whatever scale reached at each hour of the day.
+
+    In a jump today's scale is large, and the errors of its first hours look huge next to the scale of
+    before: their product has no precedent.
+    """
+    return _local_quantiles((band.target - band.fitted)[calm], near * band.weight[calm], _rarer(levels))
+
+
+def _event_limits(band: Band, limits: Floats, levels: Floats) -> Floats:
+    """Return `limits`, opened as far as errors reached in events."""
+    if not band.flagged.any():
+        return limits
+    missed = (band.target - band.fitted)[band.flagged]
+    own = weighted_quantiles(missed, band.weight[band.flagged], _rarer(levels))
+    return np.where(levels > 0.5, np.maximum(limits, own), np.minimum(limits, own))
+
+
+def _hold(dev: Floats, limits: Floats, middle: int) -> Floats:
+    """Hold deviations `[R, Q]` within `limits`, which always leave room for the median and zero."""
+    centre = dev[:, [middle]]
+    inner = np.minimum(centre, 0.0), np.maximum(centre, 0.0)
+    return np.clip(dev, np.minimum(limits, inner[0]), np.maximum(limits, inner[1]))
+
+
 def spread(
     band: Band, p: Plan, day: int, levels: Floats, normal: Floats, flagged: Bools, event_spread: Floats
 ) -> Spread:
@@ -100,8 +131,17 @@ def spread(
     centre = q[:, [middle]]
     q = centre + (q - centre) * (1.0 + INFLATE / windows)
     q = np.maximum.accumulate(q + SPREAD_MIN * normal, axis=1)
-    now = band.scale[:, None] * q[band.hours_now]
-    rows = band.spread[:, None] * q[band.hours]
+    limits = _limits(band, near, calm, levels) * (1.0 + INFLATE / windows) + SPREAD_MIN * normal
+    event_limits = _event_limits(band, limits, levels)
+    now, rows = (
+        _hold(
+            scale[:, None] * q[hours], np.where(of_event[:, None], event_limits[hours], limits[hours]), middle
+        )
+        for scale, hours, of_event in (
+            (band.scale, band.hours_now, flagged),
+            (band.spread, band.hours, band.flagged),
+        )
+    )
     if band.closed.any() and len(band.idle) >= CALM_ROW_COUNT_MIN:
         own = weighted_quantiles(band.idle, band.idle_weight, levels)
         now[band.closed] = own[None, :] - band.location[band.closed, None]
