@@ -1,0 +1,232 @@
+"""What a planner is told at registration: quota at that future time, sizes nobody knows, prewarm that is late."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from controller.adapters.fakes import FakeStore
+from controller.core.resources import EventWarning, EventWarningKind, ForecastRun, TrafficEvent
+from controller.core.types import (
+    CapacityProfile,
+    ForecastBand,
+    ForecastState,
+    QuotaPool,
+    Workload,
+)
+from controller.usecases.caller import Caller, enter
+from controller.usecases.preview_event import PreviewSettings, event_warnings
+
+NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
+START = datetime(2026, 11, 11, 20, tzinfo=UTC)
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+POOL = QuotaPool("gpus", nominal_gpus=60)
+
+
+def an_event(event_id: str = "sale", **changes: object) -> TrafficEvent:
+    base = TrafficEvent(
+        id=event_id,
+        workloads=("rec",),
+        start_at=START,
+        end_at=START + 2 * HOUR,
+        time_zone="UTC",
+        expected_peak_qps=20_000.0,
+    )
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    found = FakeStore()
+    for name in ("rec", "search"):
+        profile = CapacityProfile("int8", "L4", 1000.0, gpus_per_replica=2)
+        found.tables.workloads[name] = Workload(
+            name, name, (profile,), max_replicas=60, quota_pool="gpus", namespace=name
+        )
+    return found
+
+
+async def told(
+    store: FakeStore,
+    event: TrafficEvent,
+    *,
+    pools: Sequence[QuotaPool] = (POOL,),
+    observed: dict[str, float] | None = None,
+    now: datetime = NOW,
+) -> list[EventWarning]:
+    settings = PreviewSettings(pools=tuple(pools))
+    async with store.unit_of_work() as uow:
+        return list(await event_warnings(uow, store, event, settings, observed or {}, now))
+
+
+def kinds(warnings: Sequence[EventWarning]) -> list[EventWarningKind]:
+    return [warning.kind for warning in warnings]
+
+
+async def register(store: FakeStore, *events: TrafficEvent) -> None:
+    async with store.unit_of_work() as uow:
+        for event in events:
+            await uow.events.create(event)
+        await uow.commit()
+
+
+async def test_an_event_whose_capacity_will_be_there_has_no_warnings(store: FakeStore) -> None:
+    assert [] == await told(store, an_event())
+
+
+async def test_quota_is_that_of_the_events_own_time_with_the_others_events_of_then(store: FakeStore) -> None:
+    await register(store, an_event("theirs", workloads=("search",), expected_peak_qps=15_000.0))
+
+    (warning,) = await told(store, an_event())
+
+    assert EventWarningKind.QUOTA_SHORT is warning.kind
+    assert ("rec", "gpus") == (warning.workload, warning.quota_pool)
+    assert warning.unmet_replicas > 0
+    assert "of 60 GPUs left then (search" in warning.sentence
+    assert (START, START + 2 * HOUR) == (warning.start_at, warning.end_at)
+
+
+@pytest.mark.parametrize(
+    ("start_at", "expected"),
+    [
+        pytest.param(START - 2 * HOUR, [], id="back to back before: windows are half open"),
+        # Replicas are warm a margin before the start, so those of the next event meet those of this one's end.
+        pytest.param(START + 2 * HOUR, [], id="back to back after"),
+        pytest.param(START + HOUR, [EventWarningKind.QUOTA_SHORT], id="overlapping"),
+        pytest.param(START + DAY, [], id="another day"),
+    ],
+)
+async def test_only_events_that_meet_compete(
+    store: FakeStore, start_at: datetime, expected: list[EventWarningKind]
+) -> None:
+    other = an_event(
+        "theirs",
+        workloads=("search",),
+        expected_peak_qps=15_000.0,
+        start_at=start_at,
+        end_at=start_at + 2 * HOUR,
+        margin=timedelta(0),
+    )
+    await register(store, other)
+
+    assert expected == kinds(await told(store, an_event(margin=timedelta(0))))
+
+
+async def test_overlapping_events_of_one_workload_do_not_add_up(store: FakeStore) -> None:
+    await register(store, an_event("same", expected_peak_qps=20_000.0))
+
+    assert [] == await told(store, an_event())
+
+
+async def test_an_event_on_both_workloads_of_a_pool_meets_itself(store: FakeStore) -> None:
+    assert [EventWarningKind.QUOTA_SHORT] * 2 == kinds(
+        await told(store, an_event(workloads=("rec", "search")))
+    )
+
+
+async def test_the_registered_event_does_not_compete_with_its_own_change(store: FakeStore) -> None:
+    await register(store, an_event())
+
+    assert [] == await told(store, an_event(expected_peak_qps=21_000.0))
+
+
+async def test_each_occurrence_is_looked_at_for_itself(store: FakeStore) -> None:
+    await register(
+        store,
+        an_event(
+            "theirs",
+            workloads=("search",),
+            expected_peak_qps=15_000.0,
+            start_at=START + 7 * DAY,
+            end_at=START + 7 * DAY + HOUR,
+        ),
+    )
+
+    (warning,) = await told(store, an_event(rrule="FREQ=WEEKLY"))
+
+    assert START + 7 * DAY == warning.start_at
+
+
+async def test_a_multiple_of_nothing_known_is_unknown_and_never_nothing(store: FakeStore) -> None:
+    event = an_event(expected_peak_qps=None, expected_multiplier=4.0)
+
+    for observed in ({}, {"rec": 0.0}):
+        (warning,) = await told(store, event, observed=observed)
+        assert EventWarningKind.SIZE_UNKNOWN is warning.kind
+        assert "give expected_peak_qps" in warning.sentence
+    assert [] == await told(store, event, observed={"rec": 2000.0})
+
+
+async def test_a_multiple_of_a_forecast_of_nothing_is_unknown_too(store: FakeStore) -> None:
+    band = ForecastBand(
+        id="f",
+        origin_at=NOW,
+        start_at=NOW,
+        step=HOUR,
+        levels=(0.1, 0.5, 0.9),
+        qps=((0.0, 0.0, 0.0),) * 400,
+        state=ForecastState.READY,
+    )
+    async with store.unit_of_work() as uow:
+        await uow.forecasts.save(ForecastRun("f", "rec", NOW, NOW, 400), band)
+        await uow.commit()
+
+    event = an_event(expected_peak_qps=None, expected_multiplier=4.0)
+
+    assert [EventWarningKind.SIZE_UNKNOWN] == kinds(await told(store, event))
+    with_event = replace(band, id="g", event_ids=frozenset({"sale"}))
+    async with store.unit_of_work() as uow:
+        await uow.forecasts.save(
+            ForecastRun("g", "rec", NOW + HOUR, NOW, 400), replace(with_event, origin_at=NOW + HOUR)
+        )
+        await uow.commit()
+    assert [EventWarningKind.SIZE_UNKNOWN] == kinds(await told(store, event))
+
+
+async def test_max_replicas_that_do_not_suffice_are_told(store: FakeStore) -> None:
+    store.tables.workloads["rec"] = replace(store.tables.workloads["rec"], max_replicas=10, quota_pool=None)
+
+    (warning,) = await told(store, an_event())
+
+    assert EventWarningKind.MAX_REPLICAS_SHORT is warning.kind
+    assert warning.unmet_replicas >= 10
+    assert [] == await told(store, an_event(max_replicas_override=60))
+
+
+async def test_a_prewarm_that_should_have_begun_is_told(store: FakeStore) -> None:
+    assert [EventWarningKind.PREWARM_LATE] == kinds(
+        await told(store, an_event(), now=START - timedelta(seconds=20))
+    )
+
+
+async def test_pools_that_may_borrow_have_that_much_more(store: FakeStore) -> None:
+    await register(store, an_event("theirs", workloads=("search",), expected_peak_qps=15_000.0))
+    lending = replace(POOL, cohort="all", borrowing_limit_gpus=60)
+
+    assert [] == await told(store, an_event(), pools=[lending])
+
+
+async def test_no_quota_applies_without_a_pool(store: FakeStore) -> None:
+    await register(store, an_event("theirs", workloads=("search",), expected_peak_qps=15_000.0))
+
+    assert [] == await told(store, an_event(), pools=[])
+
+
+async def test_other_namespaces_are_counted_and_not_named(store: FakeStore) -> None:
+    from controller.api.auth.scope import ScopedStore
+
+    await register(store, an_event("theirs", workloads=("search",), expected_peak_qps=15_000.0))
+    scoped = ScopedStore(store)
+    enter(Caller("token/ann", frozenset({"rec"})))
+    try:
+        async with scoped.unit_of_work() as uow:
+            (warning,) = await event_warnings(
+                uow, scoped, an_event(), PreviewSettings(pools=(POOL,)), {}, NOW
+            )
+    finally:
+        enter(Caller())
+
+    assert EventWarningKind.QUOTA_SHORT is warning.kind
+    assert "search" not in warning.sentence
+    assert "(others " in warning.sentence
