@@ -28,6 +28,7 @@ RETRY_S = 15.0
 SCORED_BACK = timedelta(days=1)
 # A backtest costs about as much as ten refits.
 CONTEST_PERIOD = timedelta(hours=6)
+CONTEST_SPREAD = timedelta(seconds=5)
 
 
 @dataclass(slots=True)
@@ -57,6 +58,7 @@ class Forecasting:
         self._store, self._forecaster, self._clock, self._settings = store, forecaster, clock, settings
         self._signals = signals
         self._judged: dict[str, _Judged] = {}
+        self._count = 1
         self._due: dict[str, tuple[datetime, str]] = {}
         self.bands: dict[str, ForecastBand] = {}
         self.trust: dict[str, Trust] = {}
@@ -82,7 +84,7 @@ class Forecasting:
         if not self._settings.prediction_enabled:
             self.bands.clear()
             return 0
-        made = 0
+        made, self._count = 0, len(workloads)
         for workload in workloads:
             now = self._clock.now()
             mine = events.get(workload.name, ())
@@ -164,10 +166,12 @@ class Forecasting:
                 standing = await uow.accuracy.standing(name)
                 scored_at = await uow.accuracy.scored_until(name)
             standing = standing or Standing(name)
-            # Spread over the period by name, so that a fleet's backtests do not come all at once.
-            first = now + CONTEST_PERIOD * (crc32(name.encode()) % 997) / 997
-            due = first if standing.backtest is None else standing.backtest.at + CONTEST_PERIOD
-            found = self._judged[name] = _Judged(standing, scored_at, min(first, due))
+            due = now if standing.backtest is None else standing.backtest.at + CONTEST_PERIOD
+            if due <= now:
+                # Spread by name, so that a fleet's backtests do not come all at once: after an import, or a long stop.
+                spread = min(CONTEST_PERIOD, CONTEST_SPREAD * self._count)
+                due = now + spread * (crc32(name.encode()) % 997) / 997
+            found = self._judged[name] = _Judged(standing, scored_at, due)
         return found
 
     async def _judge(

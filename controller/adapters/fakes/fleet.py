@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from controller.accuracy import ENSEMBLE, HourScore, LeadScore, Parts, Standing
+from controller.accuracy import ENSEMBLE, Backtest, HourScore, LeadScore, Parts, Standing
 from controller.core.resources import ForecastRun, TrafficSample
 from controller.core.types import (
     CapacityProfile,
@@ -266,7 +266,8 @@ class FakeForecaster:
         events: Sequence[Event],  # noqa: ARG002 - the port passes it
         now: datetime,
     ) -> Standing:
-        """Whoever a test decided, from now on."""
+        """Whoever a test decided, from now on, after a backtest without folds."""
+        standing = replace(standing, backtest=Backtest(now, 0, timedelta(0), self.levels, ()))
         if self.winner == standing.champion:
             return standing
         return replace(standing, champion=self.winner, since_at=now, reason="a test decided")
