@@ -125,8 +125,17 @@ class Control:
         async with self._store.unit_of_work() as uow:
             return await read_workloads(uow, self._settings.workloads_max)
 
-    async def world(self, now: datetime, *, events_back: timedelta = EVENTS_BACK) -> World:
-        """Read everything a cycle needs from the store; events from ``events_back`` ago on."""
+    async def calendar(
+        self, now: datetime, back: timedelta
+    ) -> tuple[tuple[Workload, ...], tuple[TrafficEvent, ...]]:
+        """Read what forecasts need: workloads, and events from ``back`` ago on. States stay where they are."""
+        end_at = now + timedelta(seconds=self._settings.forecast_horizon_s)
+        async with self._store.unit_of_work() as uow:
+            workloads = await read_workloads(uow, self._settings.workloads_max)
+            return workloads, tuple(await events_between(uow, now - back, end_at))
+
+    async def world(self, now: datetime) -> World:
+        """Read everything a cycle needs from the store."""
         horizon = timedelta(seconds=self._settings.forecast_horizon_s)
         async with self._store.unit_of_work() as uow:
             workloads = await read_workloads(uow, self._settings.workloads_max)
@@ -136,7 +145,7 @@ class Control:
                 state=FleetState(await uow.states.load()),
                 overrides=await uow.states.overrides(),
                 pause=await uow.states.pause(),
-                events=tuple(await events_between(uow, now - events_back, now + horizon)),
+                events=tuple(await events_between(uow, now - EVENTS_BACK, now + horizon)),
             )
 
     async def tick(self, token: int, leads: Callable[[], bool] = lambda: True) -> tuple[Effect, ...]:

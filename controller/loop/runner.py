@@ -7,11 +7,12 @@ is away; cancelling stops every job, and the lease is given up last. A follower 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 
+from controller.core.types import Workload
 from controller.loop.calendar import events_by_workload
-from controller.loop.control import Control, World
+from controller.loop.control import Control
 from controller.loop.forecasting import Forecasting
 from controller.loop.leader import Leadership, stop_if_cancelled
 from controller.loop.observe import Observer
@@ -90,9 +91,6 @@ class Runner:
             pause_s = min(period_s * min(BACKOFF_PERIODS_MAX, 1 + failures), period_s + BACKOFF_MAX_S)
             await self._clock.sleep(max(pause_s - (self._clock.monotonic() - started_s), 0.0))
 
-    async def _world(self) -> World:
-        return await self._control.world(self._clock.now())
-
     async def scrape(self) -> None:
         """Observe demand, if this process leads."""
         if self._leadership.token is not None:
@@ -105,15 +103,15 @@ class Runner:
         now = self._clock.now()
         # Past events too: the forecaster learns from them, and keeps them out of the ordinary season.
         back = timedelta(seconds=self._settings.history_window_s)
-        world = await self._control.world(now, events_back=back)
-        await self._load_once(world)
+        workloads, known = await self._control.calendar(now, back)
+        await self._load_once(workloads)
         events = events_by_workload(
-            world.events,
+            known,
             now - back,
             now + timedelta(seconds=self._settings.forecast_horizon_s),
             self._settings.occurrences_max,
         )
-        await self._forecasting.refresh(world.workloads, events)
+        await self._forecasting.refresh(workloads, events)
 
     async def near(self) -> None:
         """Renew near demand of the newest tick's workloads, if this process leads."""
@@ -141,9 +139,9 @@ class Runner:
         await self._control.tick(token, lambda: self._leadership.token == token)
         self.last_tick_at = self._clock.now()
 
-    async def _load_once(self, world: World | None = None) -> None:
+    async def _load_once(self, workloads: Sequence[Workload] | None = None) -> None:
         token = self._leadership.token
         if self._loaded_for != token:
-            await self._forecasting.load((world or await self._world()).workloads)
+            await self._forecasting.load(await self._control.workloads() if workloads is None else workloads)
             self._forecasting.near.forget()
             self._loaded_for = token
