@@ -36,9 +36,10 @@ TRIES_MAX: Final = 5
 PAUSE_FIRST_S: Final = 0.2
 PAUSE_MAX_S: Final = 10.0
 _RETRIED: Final = frozenset({429, 500, 502, 503, 504})
-_WATCH_S: Final = 290  # the server ends a watch after this; a fresh one continues where it was
-# Bookmarks come every minute: a connection that says nothing for longer is dead.
-_WATCH_SILENCE_S: Final = 90.0
+# The server ends a watch after this, and a fresh one continues where it was. A quiet kind may send nothing at all
+# meanwhile, so this bounds for how long a dead connection passes for silence.
+_WATCH_S: Final = 60
+_WATCH_SILENCE_S: Final = _WATCH_S + 15.0
 _MERGE_PATCH: Final = "application/merge-patch+json"
 
 

@@ -98,13 +98,15 @@ class Reflector:
             except GoneError:
                 version = None  # what it missed is only in a fresh list
             except PortError as error:
+                first = self._broken_s is None
                 self._mark_broken()
                 if self._optional and isinstance(error, (ForbiddenError, NotFoundError)):
                     log.info("%s", error)
                     version, pause_s = None, PAUSE_MAX_S
                     self._clear()
                 else:
-                    log.warning("%s", error)
+                    # Once per interruption: the tries that follow say the same.
+                    log.log(logging.WARNING if first else logging.DEBUG, "%s", error)
             await self._clock.sleep(pause_s * (0.5 + self._random.random()))
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
