@@ -38,6 +38,9 @@ M = TypeVar("M")
 R = TypeVar("R", bound=Message)
 
 DEADLINE_S = 30.0
+# Previews fit forecasts, simulations replay days: the server's own limit for them, and a little more.
+LONG_METHODS = ("/PreviewEvent", "/Simulate")
+LONG_DEADLINE_S = 125.0
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 # Streams that cannot be opened again this often in a row are given up.
 REOPENS_MAX = 8
@@ -122,7 +125,8 @@ class _SafeRetries(grpc.aio.UnaryUnaryClientInterceptor):
     ) -> Any:  # noqa: ANN401 -- the call object
         details: Any = client_call_details
         if details.timeout is None:
-            details = details._replace(timeout=DEADLINE_S)
+            long = str(details.method).rstrip("'").endswith(LONG_METHODS)  # bytes on some releases of gRPC
+            details = details._replace(timeout=LONG_DEADLINE_S if long else DEADLINE_S)
         return await continuation(details, _identified(request))
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NICE = 10
+INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +135,9 @@ async def _run_apart(study: Study) -> tuple[StudyResult, ...]:
         "controller.study",
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
+        # Nothing of the settings: a replay needs no address and no password.
         env={
-            **os.environ,
+            **{name: os.environ[name] for name in INHERITED if name in os.environ},
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
             "PYTHONPATH": os.pathsep.join(sys.path),

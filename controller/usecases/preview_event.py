@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from controller.accuracy import Standing
 from controller.core.leadtime import DEFAULT_PRIORS, LeadTime, StagePrior, estimate_lead_time
 from controller.core.planner import build_plan, deadline, forecast_usable
 from controller.core.resources import EventWarning, EventWarningKind, TrafficEvent
@@ -180,6 +181,9 @@ async def _preview(
 async def _trust(
     uow: UnitOfWork, forecaster: ForecastPort, name: str, band: ForecastBand, now: datetime
 ) -> Trust:
+    standing = await uow.accuracy.standing(name)
+    if standing is not None:  # what the loop makes of it
+        return standing.trust
     end_at = min(now, band.end_at)
     if end_at <= band.start_at:
         return Trust.UNPROVEN
@@ -203,15 +207,16 @@ async def _refit(
     if span is None:
         return plain
     history = await uow.traffic.read(name, max(span[0], history_start), now, step=plain.step)
-    _, band = await forecaster.forecast(
-        name,
+    made = await forecaster.refit(
         history,
         step=plain.step,
         horizon_steps=len(plain.qps),
         events=sorted(known.values(), key=lambda e: (e.start_at, e.id)),
         now=now,
+        # By the model in charge, as the loop does.
+        standing=await uow.accuracy.standing(name) or Standing(name),
     )
-    return band if band.qps else plain
+    return made.band if made.band.qps else plain
 
 
 async def _room(
