@@ -24,6 +24,7 @@ from forecrest.v1 import workload_pb2, workload_service_pb2
 
 from benchmarks.drill import Cluster, Servers
 from benchmarks.fleet import Fleet
+from controller.cli.common import run
 
 NAME = "shop"
 MEMBERS = 3
@@ -109,7 +110,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="end with one JSON object and no sentence")
     given = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="forecrest-failover-") as folder:
-        found = asyncio.run(_measure(Path(folder), given.kills, given.lease_s, given.seed))
+        # Ctrl-C and SIGTERM end the controllers too.
+        found = run(_measure(Path(folder), given.kills, given.lease_s, given.seed))
     holds = found["takeover_s"]["max"] <= found["takeover_limit_s"] and found["wrong_actuations"] == 0
     if given.json:
         print(json.dumps(found, indent=2))

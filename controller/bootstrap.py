@@ -25,7 +25,7 @@ from controller.actuators.local_process import LocalProcessActuator
 from controller.adapters.clock import SystemClock
 from controller.adapters.embedded import EmbeddedStack
 from controller.adapters.forecaster import FitForecaster
-from controller.adapters.postgres import PostgresLeaseStore, PostgresStore, migrate
+from controller.adapters.postgres import Limits, PostgresLeaseStore, PostgresStore, migrate
 from controller.adapters.prometheus import Prometheus, PrometheusAccess, PrometheusTraffic
 from controller.adapters.redis import RedisSignalCache
 from controller.adapters.triton_metrics import TritonDemandMeter
@@ -48,6 +48,8 @@ from controller.usecases.preview_event import PreviewSettings
 # Live signals outlive a few missed scrapes, no more: the core judges their age besides.
 SIGNAL_TTL_PERIODS = 30
 RUNTIME_FILE = "runtime.json"
+# A controller that is stopped inside a transaction holds its rows no longer than this, or its lease.
+_IDLE_MIN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,10 @@ async def open_runtime(
     check_bind(settings.bind, security)
     async with AsyncExitStack() as stack:
         database_url, redis_url, servers = await _servers(settings, stack)
-        store = PostgresStore(database_url)
+        lease_s = settings.lease_duration_s
+        store = PostgresStore(
+            database_url, Limits(fence_s=lease_s, idle_in_transaction_s=max(_IDLE_MIN_S, lease_s))
+        )
         stack.push_async_callback(store.close)
         await store.check_revision()
         leases = PostgresLeaseStore(database_url)

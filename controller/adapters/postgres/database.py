@@ -40,6 +40,7 @@ class Limits:
     lock_s: float = 5.0
     statement_s: float = 30.0
     idle_in_transaction_s: float = 60.0
+    fence_s: float = 10.0  # a leader that stops inside its transaction keeps the next one out no longer
 
 
 def database_address(url: str) -> URL:

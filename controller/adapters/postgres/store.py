@@ -44,8 +44,20 @@ from controller.ports import (
     WorkloadStore,
 )
 
-# Blocks a change of the token, which is part of a key, until this transaction ends; not a renewal.
-_FENCE = text("SELECT token FROM leases WHERE name = :name FOR KEY SHARE")
+# Blocks a change of the token, which is part of a key, until this transaction ends; not a renewal. The transaction is
+# bounded with it: a process that is stopped inside would keep every other leader out. An idle session is not all that
+# can hang, but what covers the rest (a client that stops amid a batch) came with PostgreSQL 17.
+_FENCE = text("""
+    WITH bounded AS MATERIALIZED (
+        SELECT set_config(name, :milliseconds, true) FROM pg_settings
+        WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout')
+    )
+    SELECT token, (SELECT count(*) FROM bounded) FROM leases WHERE name = :name FOR KEY SHARE
+""")
+
+
+# Weeks and days made ahead: longer than maintenance may ever be away.
+TRAFFIC_AHEAD, DECISIONS_AHEAD = 2, 3
 
 
 class PostgresStore:
@@ -64,7 +76,7 @@ class PostgresStore:
 
     def unit_of_work(self) -> "PostgresUnitOfWork":
         """A fresh transaction, not begun yet."""
-        return PostgresUnitOfWork(self._open, self._partitions)
+        return PostgresUnitOfWork(self._open, self._partitions, fence_s=self._limits.fence_s)
 
     async def _open(self) -> Session:
         return await Session.open(self._engine, self._limits)
@@ -83,6 +95,8 @@ class PostgresStore:
 
     async def maintain(self, now: datetime, retention: Retention) -> int:
         """Drop what is past its age; return how many partitions and rows went. Safe to repeat, and to interrupt."""
+        await self._partitions.make_ahead(TRAFFIC, now, TRAFFIC_AHEAD)
+        await self._partitions.make_ahead(DECISIONS, now, DECISIONS_AHEAD)
         dropped = await self._partitions.drop_before(TRAFFIC, now - retention.traffic)
         dropped += await self._partitions.drop_before(DECISIONS, now - retention.decisions)
         for statement, before in (
@@ -137,9 +151,12 @@ class PostgresUnitOfWork:
     records: RecordStore
     engines: EngineStore
 
-    def __init__(self, open_session: Callable[[], Awaitable[Session]], partitions: Partitions) -> None:
+    def __init__(
+        self, open_session: Callable[[], Awaitable[Session]], partitions: Partitions, *, fence_s: float
+    ) -> None:
         self._open = open_session
         self._partitions = partitions
+        self._fence_s = fence_s
 
     async def __aenter__(self) -> Self:
         """Take a connection."""
@@ -168,7 +185,8 @@ class PostgresUnitOfWork:
 
     async def require_leader(self, token: int) -> None:
         """Raise StaleFenceError unless `token` is the newest; a new leader waits for this transaction."""
-        newest = (await self._session.execute(_FENCE, {"name": LEADER_LEASE})).scalar_one_or_none()
+        bounds = {"name": LEADER_LEASE, "milliseconds": str(max(1, round(self._fence_s * 1000)))}
+        newest = (await self._session.execute(_FENCE, bounds)).scalars().one_or_none()
         if newest != token:
             raise StaleFenceError(
                 f"fencing token {token} is not the newest ({newest}): another process leads; stop acting"

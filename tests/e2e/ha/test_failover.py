@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import LiteralString
 
 import psycopg
 import pytest
@@ -43,7 +44,7 @@ class Drill:
             )
         await self.fleet.until(lambda: self.fleet.warm(NAME) == 1)
 
-    async def register_event(self) -> event_pb2.Event:
+    async def register_event(self, *, but: Member | None = None) -> event_pb2.Event:
         """An event that needs more replicas, to be ordered at once."""
         event = event_pb2.Event(workloads=[f"workloads/{NAME}"], time_zone="UTC", expected_peak_qps=250.0)
         start_at = CLOCK.now() + timedelta(seconds=180)
@@ -51,7 +52,7 @@ class Drill:
         event.end_time.FromDatetime(start_at + timedelta(minutes=10))
         event.margin.FromSeconds(10)
         event.lead_override.FromSeconds(175)
-        async with self.cluster.client() as client:
+        async with self.cluster.client(but=but) as client:
             return await client.events.CreateEvent(
                 event_service_pb2.CreateEventRequest(event=event, event_id="midnight")
             )
@@ -87,10 +88,12 @@ class Drill:
     def scaled(self) -> list[Order]:
         return [order for order in self.fleet.orders if order.kind == "scale" and order.applied]
 
+    async def connect(self) -> psycopg.AsyncConnection:
+        return await psycopg.AsyncConnection.connect(self.servers.database_url.replace("+psycopg", ""))
+
     async def ledger(self) -> list[tuple[int, int]]:
         """(fencing token, desired replicas) of every decision, oldest first."""
-        address = self.servers.database_url.replace("+psycopg", "")
-        async with await psycopg.AsyncConnection.connect(address) as connection:
+        async with await self.connect() as connection:
             rows = await connection.execute("SELECT fence, desired_replicas FROM decisions ORDER BY at, id")
             return [(fence, desired) for fence, desired in await rows.fetchall()]
 
@@ -112,6 +115,12 @@ def drill(tmp_path: Path) -> Callable[[int], AbstractAsyncContextManager[Drill]]
 
 
 Open = Callable[[int], AbstractAsyncContextManager[Drill]]
+
+
+async def until_row(connection: psycopg.AsyncConnection, query: LiteralString) -> None:
+    """Wait until a query has a row."""
+    while await (await connection.execute(query)).fetchone() is None:
+        await connection.rollback()  # what others do is seen by a new transaction only
 
 
 async def until_logged(member: Member, *words: str) -> None:
@@ -173,6 +182,30 @@ async def test_a_leader_that_was_stopped_does_not_act_when_it_wakes(drill: Open)
             await d.cluster.kill(leader)
         await d.fleet.until(lambda: d.fleet.fence >= token)
         assert leader is stopped
+        await d.assert_sound(replicas)
+
+
+async def test_a_leader_that_was_stopped_inside_its_transaction_does_not_keep_the_next_one_out(
+    drill: Open,
+) -> None:
+    async with drill(2) as d:
+        await d.serve_traffic()
+        stopped, token = await d.cluster.leader()
+        async with await d.connect() as gate, await d.connect() as watch:
+            # Hold what a cycle writes after it has taken the fence, so that it stops right there.
+            await gate.execute("SELECT FROM workload_states FOR UPDATE")
+            await until_row(
+                watch,
+                "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%workload_states%'",
+            )
+            stopped.send(signal.SIGSTOP)
+        made = await d.register_event(but=stopped)
+        await d.cluster.leader(newer_than=token)
+        async with d.cluster.client(but=stopped) as client:
+            replicas = await d.replicas_met_in_time(made, client)
+
+        stopped.send(signal.SIGCONT)
+        await until_logged(stopped, "leadership is gone", "follows")
         await d.assert_sound(replicas)
 
 

@@ -183,6 +183,28 @@ async def test_the_fence_holds_a_new_leader_back_and_lets_the_old_one_renew(data
     await leases.close()
 
 
+async def test_a_leader_that_stops_inside_its_transaction_keeps_the_next_one_out_for_a_bounded_time(
+    database_url: str,
+) -> None:
+    leases = PostgresLeaseStore(database_url)
+    async with opened(database_url, Limits(fence_s=2.0)) as store:
+        old = await leases.acquire(LEADER_LEASE, "old", timedelta(milliseconds=1))
+        assert old is not None
+        async with store.unit_of_work() as unit:
+            await unit.require_leader(old.token)
+            await unit.states.save({"w": WorkloadState(desired_replicas=16)})
+            new = None
+            while new is None:  # waits for the transaction that goes no further
+                new = await leases.acquire(LEADER_LEASE, "new", timedelta(minutes=5))
+            with pytest.raises(UnavailableError):
+                await unit.commit()
+
+        assert new.token > old.token
+        async with store.unit_of_work() as unit:
+            assert await unit.states.load() == {}
+    await leases.close()
+
+
 async def test_a_follower_that_asks_neither_waits_for_the_leader_nor_disturbs_it(database_url: str) -> None:
     long = timedelta(minutes=5)
     leases = PostgresLeaseStore(database_url, Limits(connection_count=2, lock_s=0.05))
