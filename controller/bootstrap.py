@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 from prometheus_client import CollectorRegistry
 
 from controller.actuators.dry_run import DryRunActuator
+from controller.actuators.kubernetes import KubeApi, KubernetesActuator
 from controller.actuators.local_process import LocalProcessActuator
 from controller.adapters.clock import SystemClock
 from controller.adapters.embedded import EmbeddedStack
@@ -121,10 +122,10 @@ async def open_runtime(
         stack.push_async_callback(cache.close)
         local = LocalProcessActuator.from_settings(settings, clock)
         stack.push_async_callback(local.close)
-        if actuator is not None:
+        if actuator is None:
+            actuator = _actuator(settings, clock, local)
+        if actuator is not local:
             stack.push_async_callback(actuator.close)
-        else:
-            actuator = local if settings.actuator == "local_process" else DryRunActuator(local)
         triton_meter = TritonDemandMeter(clock, baselines=local.baselines, departures=local.departures)
         stack.push_async_callback(triton_meter.close)
         source = prometheus_traffic(settings, clock)
@@ -189,6 +190,27 @@ async def open_runtime(
             runtime = replace(runtime, http=await _open_http(runtime, security, registry, stack))
         _announce(settings.data_dir, runtime, stack)
         yield runtime
+
+
+def _actuator(settings: Settings, clock: Clock, local: LocalProcessActuator) -> Actuator:
+    """The actuator that the settings name."""
+    match settings.actuator:
+        case "local_process":
+            return local
+        case "dry_run":
+            return DryRunActuator(local)
+        case "kubernetes":
+            return kubernetes_actuator(settings, clock)
+
+
+def kubernetes_actuator(settings: Settings, clock: Clock) -> KubernetesActuator:
+    """As the settings name the API server; raise KubeError if there is no way to it."""
+    kubeconfig = settings.kubernetes_kubeconfig
+    api = KubeApi.connect(
+        None if kubeconfig is None else str(kubeconfig), settings.kubernetes_context or None
+    )
+    namespaces = [name.strip() for name in settings.kubernetes_namespaces.split(",") if name.strip()]
+    return KubernetesActuator(api, clock, namespaces=namespaces, dry_run=settings.kubernetes_dry_run)
 
 
 async def _servers(
@@ -271,6 +293,7 @@ async def _open_http(
         turn_ages_s=runner.turn_ages_s,
         loop_runs=runtime.settings.run_loop,
         api_problem=lambda: runtime.api.problem,
+        api_degraded=lambda: runtime.api.degraded,
         age_s=lambda: clock.monotonic() - began_s,
     )
     bind = follow(runtime.settings.http_bind, runtime.settings.bind)

@@ -62,6 +62,7 @@ _HealthServicer: Any = health.aio.HealthServicer  # pyright: ignore[reportAttrib
 
 # Stopping must end: a task that outlives this many cancellations, a second apart, is left and logged.
 CANCELLATIONS_MAX = 5
+STOPPING = "stopping"
 
 SERVICES = tuple(
     service.full_name
@@ -84,9 +85,14 @@ class BindError(ValueError):
 
 @dataclass(slots=True)
 class Readiness:
-    """Why the API should get no calls, as the last probe found; empty: it should."""
+    """What the last probe found. ``problem``: why the API should get no calls; empty: it should.
+
+    Once it was ready, a database that is away is no reason to send callers elsewhere: every process answers reads from
+    what it knows, and KEDA must be answered always. It is said in ``degraded``.
+    """
 
     problem: str = "not probed yet"
+    degraded: str = ""
 
 
 @dataclass(slots=True)
@@ -114,6 +120,11 @@ class RunningServer:
         return self._readiness.problem
 
     @property
+    def degraded(self) -> str:
+        """What does not work although it should get calls; empty: everything works."""
+        return self._readiness.degraded
+
+    @property
     def stream_count(self) -> int:
         """Watch streams that are open."""
         return self._feed.stream_count
@@ -125,7 +136,7 @@ class RunningServer:
 
     async def stop(self, grace_s: float = 5.0) -> None:
         """Say NOT_SERVING, end the streams, give calls in flight ``grace_s`` seconds, close. Safe to repeat."""
-        self._readiness.problem = "stopping"
+        self._readiness.problem = STOPPING
         await self._health.enter_graceful_shutdown()
         self._feed.stop()
         for streams in self._streams:
@@ -306,20 +317,24 @@ async def _watch_health(deps: ApiDependencies, servicer: Any, readiness: Readine
 
 
 async def _probe(deps: ApiDependencies, servicer: Any, readiness: Readiness) -> None:  # noqa: ANN401 -- untyped library
-    problem = ""
+    problem, away = "", False
     try:
         async with asyncio.timeout(deps.limits.health_timeout_s):
             await deps.store.check_revision()
-    except UnavailableError as error:
-        log.warning("not serving: %s", error)
-        problem = "the database is away"
-    except (PortError, TimeoutError) as error:
+    except (UnavailableError, TimeoutError) as error:
         log.warning("not serving: %s", str(error) or "the store does not answer in time")
-        problem = "the database does not answer in time, or has the schema of another release"
+        problem, away = "the database is away", True
+    except PortError as error:
+        log.warning("not serving: %s", error)
+        problem = "the database cannot be used, see the log"
     except Exception:  # whatever it is, a server that cannot tell must not take traffic
         log.exception("not serving: the health probe failed")
-        problem = "the probe of the database failed"
-    readiness.problem = problem
+        problem = "the probe of the database failed, see the log"
+    if readiness.problem == STOPPING:
+        return
+    ready_once = not readiness.problem
+    readiness.problem = "" if away and ready_once else problem
+    readiness.degraded = "the database is away: reads may be old, changes fail" if away and ready_once else ""
     serving = health_pb2.HealthCheckResponse
     for service in ("", *SERVICES):
         await servicer.set(service, serving.NOT_SERVING if problem else serving.SERVING)

@@ -65,7 +65,7 @@ async def open_port(
     metrics = _Metrics(security, registry)
     app.router.add_get("/metrics", metrics.answer)
     app.router.add_get("/healthz", _answering(health.liveness))
-    app.router.add_get("/readyz", _answering(health.readiness))
+    app.router.add_get("/readyz", _answering(health.readiness, health.degraded))
     # Access logs would repeat what scrapers do every few seconds.
     runner = web.AppRunner(app, access_log=None, keepalive_timeout=30, shutdown_timeout=1.0)
     await runner.setup()
@@ -100,10 +100,10 @@ async def _hardened(request: web.Request, handler: Handler) -> web.StreamRespons
     return response
 
 
-def _answering(problems: Callable[[], list[str]]) -> Handler:
+def _answering(problems: Callable[[], list[str]], degraded: Callable[[], list[str]] = list) -> Handler:
     async def answer(_: web.Request) -> web.StreamResponse:
         found = problems()
-        body = json.dumps({"ok": not found, "problems": found}) + "\n"
+        body = json.dumps({"ok": not found, "problems": found, "degraded": degraded()}) + "\n"
         return web.Response(status=503 if found else 200, text=body, content_type="application/json")
 
     return answer

@@ -19,7 +19,7 @@ from controller.api.server import SERVICES, ApiDependencies, BindError, RunningS
 from controller.client import ApiError, Client, explain
 from controller.ports import ConflictError, NotFoundError, PortError, StaleFenceError
 from controller.usecases.errors import InvalidError, Violation
-from tests.unit.api.conftest import a_decision
+from tests.unit.api.conftest import SetClock, a_decision
 
 Refused = Callable[[Awaitable[object]], Awaitable[ApiError]]
 
@@ -62,7 +62,7 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0)
 
 
-async def test_health_follows_the_store(client: Client, store: FakeStore) -> None:
+async def test_health_follows_the_store(client: Client, server: RunningServer, store: FakeStore) -> None:
     assert [await health_of(client, s) for s in ("", *SERVICES)] == [
         health_pb2.HealthCheckResponse.SERVING
     ] * (1 + len(SERVICES))
@@ -70,10 +70,23 @@ async def test_health_follows_the_store(client: Client, store: FakeStore) -> Non
     async def serving(status: int) -> bool:
         return await health_of(client) == status
 
+    assert ("", "") == (server.problem, server.degraded)
     store.available = False
     await until(lambda: serving(health_pb2.HealthCheckResponse.NOT_SERVING))
+    assert ("", True) == (server.problem, "database is away" in server.degraded)
     store.available = True
     await until(lambda: serving(health_pb2.HealthCheckResponse.SERVING))
+    assert ("", "") == (server.problem, server.degraded)
+
+
+async def test_a_server_that_never_saw_its_store_is_not_ready(
+    store: FakeStore, signals: FakeSignalCache, clock: SetClock
+) -> None:
+    store.available = False
+    server = await serve(ApiDependencies(store, signals, clock), "127.0.0.1:0")
+    assert "the database is away" == server.problem
+    await server.stop(grace_s=0)
+    assert "stopping" == server.problem
 
 
 async def test_reflection_lists_every_service(client: Client) -> None:

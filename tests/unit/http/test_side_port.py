@@ -1,5 +1,6 @@
 """The side port: what it exposes, in which names, to whom."""
 
+import json
 import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -180,7 +181,7 @@ class Parts:
 
     def __init__(self) -> None:
         self.ages: dict[str, float] = {}
-        self.problem = ""
+        self.problem = self.degraded = ""
         self.age_s = 0.0
 
     def health(self, *, loop_runs: bool = True) -> Health:
@@ -188,6 +189,7 @@ class Parts:
             turn_ages_s=lambda: self.ages,
             loop_runs=loop_runs,
             api_problem=lambda: self.problem,
+            api_degraded=lambda: self.degraded,
             age_s=lambda: self.age_s,
         )
 
@@ -248,16 +250,23 @@ async def get(url: str, context: ssl.SSLContext | None = None, **headers: str) -
         return response.status, await response.text()
 
 
+async def said(port: RunningPort, field: str) -> tuple[int, list[str]]:
+    status, text = await get(f"{port.url}/readyz")
+    return status, json.loads(text)[field]
+
+
 async def test_on_loopback_everything_is_there(open_side_port: Opens, parts: Parts) -> None:
     port = await open_side_port()
     status, text = await get(f"{port.url}/metrics")
 
     assert 200 == status
     assert samples(text)["forecrest_leader", ()] == 1.0
-    assert (200, '{"ok": true, "problems": []}\n') == await get(f"{port.url}/healthz")
+    assert (200, '{"ok": true, "problems": [], "degraded": []}\n') == await get(f"{port.url}/healthz")
     assert 200 == (await get(f"{port.url}/readyz"))[0]
-    parts.problem = "the database is away"
-    assert (503, '{"ok": false, "problems": ["the database is away"]}\n') == await get(f"{port.url}/readyz")
+    parts.degraded = "the database is away"
+    assert (200, ["the database is away"]) == await said(port, "degraded")
+    parts.problem, parts.degraded = "stopping", ""
+    assert (503, ["stopping"]) == await said(port, "problems")
     assert 200 == (await get(f"{port.url}/healthz"))[0]
     assert 404 == (await get(f"{port.url}/"))[0]
 
