@@ -81,6 +81,7 @@ def build(
         EngineInputError: something given cannot be used; nothing was published.
         EngineError: a tool refused; nothing was published.
     """
+    catalog.state(request.model_name)  # refuses a name Triton would refuse, before anything slow
     model = read_graph(request.model_path)
     inputs, outputs = signature(model)
     options = builder.resolve(
