@@ -32,7 +32,7 @@ from sqlalchemy.engine import make_url
 from controller.adapters.clock import SystemClock
 from controller.adapters.embedded.stack import embedded_stack
 from controller.adapters.postgres import PostgresStore, migrate
-from controller.adapters.postgres.traffic import _COPY, _COPY_HEAD, _COPY_TAIL, _encode
+from controller.adapters.postgres.traffic import _COPY_HEAD, _COPY_STRAIGHT, _COPY_TAIL, _encode
 from controller.adapters.redis import RedisSignalCache
 from controller.adapters.samples import sound_blocks
 from controller.api.server import ApiDependencies, serve
@@ -229,9 +229,10 @@ async def raw_copy(connection: psycopg.AsyncConnection[Any], batches: Sequence[S
     """Seconds to copy encoded rows into an empty table like ours, one transaction per batch."""
     await connection.execute("TRUNCATE raw_samples")
     await connection.commit()
+    statement: Any = _COPY_STRAIGHT.replace("traffic_samples", "raw_samples")
     begun = time.perf_counter()
     for batch in batches:
-        async with connection.cursor() as cursor, cursor.copy(_COPY.format("raw_samples")) as copy:
+        async with connection.cursor() as cursor, cursor.copy(statement) as copy:
             await copy.write(_COPY_HEAD)
             for rows in batch:
                 await copy.write(rows)

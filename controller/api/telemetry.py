@@ -37,7 +37,7 @@ class TelemetryServicer(telemetry_service_pb2_grpc.TelemetryServiceServicer):
         return telemetry_service_pb2.RecordTrafficResponse(written_count=written)
 
     async def StreamTraffic(
-        self, request: AsyncIterator[telemetry_service_pb2.StreamTrafficRequest], context: object
+        self, request_iterator: AsyncIterator[telemetry_service_pb2.StreamTrafficRequest], context: object
     ) -> AsyncGenerator[telemetry_service_pb2.StreamTrafficResponse]:
         """Store demand in bulk; answer each batch when it is durable."""
         del context
@@ -45,7 +45,7 @@ class TelemetryServicer(telemetry_service_pb2_grpc.TelemetryServiceServicer):
         with self._streams.admitted():
             while True:
                 # Only the wait for the sender is given up when the server stops: a batch that is here is stored.
-                batch = await self._streams.until_stopped(_next(request))
+                batch = await self._streams.until_stopped(_next(request_iterator))
                 if batch is None:
                     return
                 blocks = [

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
 from operator import attrgetter
-from typing import Any
+from typing import Any, LiteralString
 
 import numpy as np
 from sqlalchemy import text
@@ -41,7 +41,8 @@ _STAGING = text(
     "CREATE TEMPORARY TABLE IF NOT EXISTS traffic_staging (LIKE traffic_samples) ON COMMIT DELETE ROWS"
 )
 _EMPTY = text("TRUNCATE traffic_staging")
-_COPY = f"COPY {{}} ({_COLUMNS}) FROM STDIN (FORMAT BINARY)"
+_COPY_STAGED: LiteralString = f"COPY traffic_staging ({_COLUMNS}) FROM STDIN (FORMAT BINARY)"
+_COPY_STRAIGHT: LiteralString = f"COPY traffic_samples ({_COLUMNS}) FROM STDIN (FORMAT BINARY)"
 # Looking at more series than this costs about as much as merging them does.
 _PROBES_MAX = 500
 _ANY_STORED = text("""
@@ -107,10 +108,7 @@ class PostgresTrafficStore:
     async def _upsert(self, rows: Sequence[TrafficSample]) -> None:
         await self._session.execute(_EMPTY)  # an earlier batch of this transaction
         with self._session.limited():
-            async with (
-                self._session.driver.cursor() as cursor,
-                cursor.copy(_COPY.format("traffic_staging")) as copy,
-            ):
+            async with self._session.driver.cursor() as cursor, cursor.copy(_COPY_STAGED) as copy:
                 copy.set_types(_TYPES)
                 for row in rows:
                     await copy.write_row(_VALUES(row))
@@ -135,7 +133,7 @@ class PostgresTrafficStore:
             return False
         await self._session.execute(text("SAVEPOINT new_traffic"))
         try:
-            await self._copy("traffic_samples", batch)
+            await self._copy(_COPY_STRAIGHT, batch)
         except ConflictError:  # somebody else stored one of them between the look and the copy
             await self._session.execute(text("ROLLBACK TO SAVEPOINT new_traffic"))
             return False
@@ -160,12 +158,12 @@ class PostgresTrafficStore:
     async def _merge(self, batch: Sequence[Columns]) -> None:
         await self._session.execute(_STAGING)
         await self._session.execute(_EMPTY)
-        await self._copy("traffic_staging", batch)
+        await self._copy(_COPY_STAGED, batch)
         await self._session.execute(_UPSERT)
 
-    async def _copy(self, table: str, batch: Sequence[Columns]) -> None:
+    async def _copy(self, statement: LiteralString, batch: Sequence[Columns]) -> None:
         with self._session.limited():
-            async with self._session.driver.cursor() as cursor, cursor.copy(_COPY.format(table)) as copy:
+            async with self._session.driver.cursor() as cursor, cursor.copy(statement) as copy:
                 await copy.write(_COPY_HEAD)
                 for columns in batch:
                     for rows in _encode(columns):
