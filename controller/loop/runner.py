@@ -50,9 +50,20 @@ class Runner:
         self.failures: Counter[str] = Counter()
 
     async def run(self) -> None:
-        """Run until cancelled."""
+        """Run until cancelled; the jobs end before the lease is given up."""
+        lease = asyncio.create_task(self._leadership.run(), name="lease")
+        try:
+            await self._work(lease)
+        finally:
+            lease.cancel()
+            await asyncio.wait([lease])
+
+    async def _work(self, lease: asyncio.Task[None]) -> None:
+        async def held() -> None:
+            await asyncio.shield(lease)  # a defect in it ends the jobs
+
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._leadership.run(), name="lease")
+            group.create_task(held())
             group.create_task(self._every(self._settings.scrape_period_s, self.scrape), name="scrape")
             group.create_task(self._every(self._settings.tick_period_s, self.tick), name="tick")
             # Looks often, refits only what is due: a new event gets its forecast at the next look.

@@ -10,7 +10,7 @@ import pytest
 
 from controller.adapters.fakes import FakeActuator
 from controller.core.types import Workload
-from controller.ports import StaleFenceError, UnavailableError
+from controller.ports import LEADER_LEASE, StaleFenceError, UnavailableError
 from tests.unit.loop.conftest import Fleet, Process
 
 Make = Callable[[str], Process]
@@ -65,6 +65,48 @@ async def test_a_job_that_has_failed_for_long_is_still_tried_again_soon(fleet: F
     pauses = [round(after - before) for before, after in pairwise(tried)]
     assert [10, 15] == pauses[:2]
     assert {15} == set(pauses[2:])
+
+
+async def test_the_lease_is_kept_until_the_order_under_way_has_ended(
+    fleet: Fleet, process: Make, recommender: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader, under_way, may_end = process("a"), asyncio.Event(), asyncio.Event()
+    fleet.demand(recommender.name, 8000.0)
+
+    async def slow(workload: Workload, replicas: int, *, fence: int) -> None:
+        under_way.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await may_end.wait()
+
+    monkeypatch.setattr(fleet.actuator, "scale", slow)
+    running = asyncio.create_task(leader.runner.run())
+    while not under_way.is_set():
+        await fleet.clock.advance(1.0)
+
+    running.cancel()
+    await fleet.clock.advance(30.0)  # beyond the lease, which is renewed meanwhile
+    held = await fleet.leases.current(LEADER_LEASE)
+    may_end.set()
+    await asyncio.wait([running])
+
+    assert held is not None
+    assert await fleet.leases.current(LEADER_LEASE) is None
+
+
+async def test_a_defect_of_the_election_ends_the_jobs(process: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    leader = process("a")
+
+    async def broken() -> int | None:
+        raise ZeroDivisionError("a defect")
+
+    monkeypatch.setattr(leader.leadership, "renew", broken)
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await leader.runner.run()
+
+    assert caught.group_contains(ZeroDivisionError)
 
 
 async def test_orders_stop_when_leadership_ends_between_them(
