@@ -175,7 +175,7 @@ async def test_a_leader_that_was_stopped_does_not_act_when_it_wakes(drill: Open)
         await d.fleet.until(lambda: stale in d.fleet.orders)
         await d.assert_sound(replicas)
         # It is as good a candidate as ever.
-        for _ in range(2):
+        for _ in range(3):
             leader, token = await d.cluster.leader(newer_than=token)
             if leader is stopped:
                 break
