@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pandas as pd
 
-from controller.accuracy import HourScore, Parts, Standing
+from controller.accuracy import ENSEMBLE, HourScore, Parts, Standing
 from controller.adapters.scoring import contest, judge, score
 from controller.core.resources import ForecastRun
 from controller.core.types import Event, ForecastBand, ForecastState, NearDemand, Trust
@@ -320,8 +320,16 @@ def _fit(
     series, known = _series(history), [_known(e) for e in events]
     last_at = history[-1][0]
     run_id = _run_id(workload, series, events, step, horizon_steps, standing.champion)
+    # A champion that cannot take this history - all of its recent days are missing - is stood in for.
+    model = standing.champion
     try:
-        result = forecast_as(standing.champion, series, horizon_steps, LEVELS, known)
+        try:
+            result = forecast_as(model, series, horizon_steps, LEVELS, known)
+        except ForecastInputError:
+            if model == ENSEMBLE:
+                raise
+            model = ENSEMBLE
+            result = forecast_as(model, series, horizon_steps, LEVELS, known)
     except ForecastInputError as error:
         band = ForecastBand(
             run_id,
@@ -335,7 +343,7 @@ def _fit(
             (str(error),),
         )
         return Refit(ForecastRun(run_id, workload, last_at + step, now, horizon_steps), band)
-    why = decompose(result, series, known, model=standing.champion)
+    why = decompose(result, series, known, model=model)
     start_at = result.index[0].to_pydatetime()
     band = ForecastBand(
         id=run_id,
@@ -365,8 +373,10 @@ def _fit(
         forecast_id=run_id,
         workload=workload,
         created_at=now,
-        model=standing.champion,
-        model_reason=standing.reason,
+        model=model,
+        model_reason=standing.reason
+        if model == standing.champion
+        else f"{standing.champion} cannot take this history.",
         sentence=why.sentence,
         baseline=float(why.baseline[0]),
         trend=_single(why.trend),

@@ -154,6 +154,21 @@ def _rows(
     return np.arange(low, low + len(rows)) + offset, rows
 
 
+def _losses(scores: Sequence[ModelScore]) -> dict[str, float]:
+    """Mean loss over stretches of the models that were judged on every step that any was judged on."""
+    by_stretch: dict[str, dict[str, ModelScore]] = {}
+    for one in scores:
+        by_stretch.setdefault(one.stretch, {})[one.model] = one
+    fit = {one.model for one in scores}
+    for found in by_stretch.values():
+        most = max(one.step_count for one in found.values())
+        fit &= {model for model, one in found.items() if one.step_count == most}
+    return {
+        model: sum(found[model].pinball_qps for found in by_stretch.values()) / len(by_stretch)
+        for model in sorted(fit)
+    }
+
+
 def contest(
     standing: Standing,
     history: pd.Series,
@@ -188,11 +203,7 @@ def contest(
         ),
     )
     stretches = ("all",) if all(s.stretch == "all" for s in backtest.scores) else ("short", "day")
-    by_model: dict[str, list[float]] = {}
-    for one in backtest.scores:
-        if one.stretch in stretches:
-            by_model.setdefault(one.model, []).append(one.pinball_qps)
-    losses = {model: sum(found) / len(found) for model, found in by_model.items()}
+    losses = _losses([s for s in backtest.scores if s.stretch in stretches])
     before = selection.Standing(standing.champion, standing.challenger, standing.win_count)
     least = GAIN_SHARE_MIN * float(np.nanmean(history.to_numpy(dtype=np.float64)))
     after = selection.contest(before, losses, least=least)

@@ -206,6 +206,36 @@ async def test_what_is_kept_of_a_forecast_adds_up_to_its_median_exactly(model: s
     assert event[12:20].min() > 0
 
 
+async def test_a_champion_that_cannot_take_the_history_is_stood_in_for() -> None:
+    gap: Minutes = [(t, None if t >= START + 8 * DAY else v) for t, v in demand(20)]
+    made = await FitForecaster().refit(
+        gap,
+        step=STEP,
+        horizon_steps=8,
+        events=[],
+        now=START + 20 * DAY,
+        standing=Standing("rec", champion="recent", reason="it won"),
+    )
+
+    assert made.parts is not None
+    assert ("ensemble", "recent cannot take this history.") == (made.parts.model, made.parts.model_reason)
+    assert 8 == len(made.band.qps)
+
+
+def test_a_model_that_was_judged_on_fewer_steps_takes_no_part() -> None:
+    """Ten days were missing: the recent-only model had nothing to go by in the folds right after them."""
+    history = demand(24)
+    gap = [(t, None if START + 10 * DAY <= t < START + 21 * DAY else v) for t, v in history]
+
+    standing = contest(Standing("rec", champion="recent"), series(gap), 48, [], LEVELS, START + 24 * DAY)
+
+    assert standing.backtest is not None
+    steps = {s.model: s.step_count for s in standing.backtest.scores if s.stretch == "day"}
+    assert steps["recent"] < steps["ensemble"]
+    # It is neither condemned nor praised for steps that others were not judged on.
+    assert ("recent", "") == (standing.champion, standing.challenger)
+
+
 async def test_a_forecast_that_fails_has_no_parts() -> None:
     made = await FitForecaster().refit(
         [(START, None), (START + STEP, None)],
