@@ -39,9 +39,12 @@ from engines.types import BuildOptions, LayerInfo, RuntimeKind, TensorInfo, Tool
 from engines.validation import GateReport
 
 SCHEMA = 1
+# An upload becomes an engine with its entry; until then it must not look abandoned, however slow it is.
+ORPHAN_AGE_MIN = timedelta(hours=1)
 ATTEMPTS = 20  # of appending while others append too
 ENTRIES_MAX = 99_999_999
 MANIFEST, SIGNATURE, GRAPH = "manifest.json", "manifest.sig", "graph.onnx"
+_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
@@ -100,6 +103,12 @@ class Manifest:
         """What the engine is for; engines of one target replace one another."""
         capabilities = "+".join(self.options.compute_capabilities) or "cpu"
         return f"{self.options.runtime}:{capabilities}"
+
+    def __post_init__(self) -> None:
+        for name in (*self.files, self.engine_file):
+            # Names become paths on the machine that fetches, and a catalogue may be anybody's.
+            if not _FILE_NAME.fullmatch(name):
+                raise EngineInputError("manifest.files", f"{name!r} is no plain file name", "build it again")
 
     def facts(self) -> EngineFacts:
         """What compatibility asks."""
@@ -476,8 +485,8 @@ class Catalog:
         """Remove engines that nobody needs, and what broken uploads left.
 
         Kept are: ACTIVE and referenced engines, the `previous_kept` that a rollback could return to in each
-        target, and whatever is younger than `min_age`. An upload without an entry is an orphan once no
-        engine built since `min_age` can be about to claim it; its age is judged by when we first saw it.
+        target, and whatever is younger than `min_age`. An upload without an entry is an orphan once its
+        manifest is older than `min_age` and `ORPHAN_AGE_MIN`.
         """
         before = at - min_age
         state = self.state(model)
@@ -498,7 +507,7 @@ class Catalog:
             if candidate.engine_id not in after.engines:
                 self._storage.remove(_folder(model, candidate.folder))
                 removed.append(candidate.engine_id)
-        orphans = self._orphans(model, before)
+        orphans = self._orphans(model, min(before, at - ORPHAN_AGE_MIN))
         for folder in () if is_dry_run else orphans:
             self._storage.remove(_folder(model, folder))
         return Collected(removed=tuple(removed), kept=kept, orphans=orphans)

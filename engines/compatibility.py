@@ -35,6 +35,7 @@ class Rejection(StrEnum):
     BAD_SIGNATURE = "BAD_SIGNATURE"  # its signature is of nobody who is trusted, or of other content
     NO_GPU = "NO_GPU"
     WRONG_COMPUTE_CAPABILITY = "WRONG_COMPUTE_CAPABILITY"
+    WRONG_GPU_MODEL = "WRONG_GPU_MODEL"  # same compute capability, another GPU than it was measured on
     RUNTIME_ABSENT = "RUNTIME_ABSENT"  # the node is not known to have the engine's runtime
     RUNTIME_UNKNOWN = "RUNTIME_UNKNOWN"  # the runtime's version is not known exactly enough
     TRITON_CONTRADICTED = (
@@ -84,6 +85,7 @@ class Node:
     """What would serve. None is unknown, except `compute_capability`, where it means that there is no GPU."""
 
     compute_capability: str | None
+    gpu: str | None = None  # model name as nvidia-smi says it
     runtimes: Mapping[RuntimeKind, str] = field(default_factory=dict[RuntimeKind, str])
     triton_image: str | None = None  # tag of NVIDIA's image: "25.08-trtllm-python-py3"
     allows_host_code: bool = False  # Triton: --backend-config=tensorrt,version-compatible=true
@@ -103,7 +105,7 @@ class EngineFacts:
     version_compatible: bool
     inputs: tuple[TensorInfo, ...]
     profiles: tuple[Profile, ...]
-    gpu: str | None = None
+    gpu: str | None = None  # model that a TensorRT engine was measured on
 
 
 # TensorRT in NVIDIA's images, from Triton's own compatibility document. Images of one release differ, so the
@@ -181,6 +183,14 @@ def _hardware(engine: EngineFacts, node: Node) -> Iterable[Objection]:
         yield Objection(Rejection.NO_GPU, f"the engine needs a GPU of compute capability {built}")
         return
     if node.compute_capability in engine.compute_capabilities:
+        # Without hardware compatibility TensorRT stands by the very model only, and warns of errors on others.
+        if (
+            engine.hardware_compatibility is HardwareCompatibility.NONE
+            and None not in {engine.gpu, node.gpu}
+            and engine.gpu != node.gpu
+        ):
+            sentence = f"the engine was measured on {engine.gpu}, the node has {node.gpu}"
+            yield Objection(Rejection.WRONG_GPU_MODEL, sentence)
         return
     if engine.hardware_compatibility is HardwareCompatibility.AMPERE_PLUS and parse_version(
         node.compute_capability

@@ -17,7 +17,16 @@ from typing import TYPE_CHECKING, Self
 
 from engines.builder import Builder, Progress
 from engines.calibration import Finding, check_calibration, errors_in
-from engines.catalog import GRAPH, Catalog, Engine, Manifest, describe_file, runtime_version_min
+from engines.catalog import (
+    GRAPH,
+    Catalog,
+    Engine,
+    Manifest,
+    RejectedError,
+    describe_file,
+    runtime_version_min,
+)
+from engines.compatibility import EngineFacts, Node, check
 from engines.datasets import Dataset
 from engines.errors import EngineError, EngineInputError
 from engines.graphs import complete_profiles, prepare, read_graph, signature
@@ -28,13 +37,13 @@ from engines.precision import convert, emulate_bf16
 from engines.quantize import Int8Quantizer
 from engines.report import write_html
 from engines.sensitivity import SearchResult, search
-from engines.types import BuildOptions, BuiltEngine, Precision, RuntimeKind
+from engines.types import BuildOptions, BuiltEngine, Precision, RuntimeKind, Toolchain
 from engines.validation import GateReport, validate_graph
 
 if TYPE_CHECKING:
     import onnx
 
-REFERENCE = "reference.onnx"
+REFERENCE, TIMING_CACHE = "reference.onnx", "timing.cache"
 _ENGINE_FILES = {RuntimeKind.ONNX_RUNTIME: "model.onnx"}
 _PACKAGES = ("forecrest", "numpy", "onnx", "onnxruntime")
 
@@ -52,6 +61,7 @@ class BuildRequest:
     is_searched: bool = False  # look for layers to keep in FP32 until the gate passes
     is_calibration_forced: bool = False  # use a calibration set that the checks refuse
     signing_key: Path | None = None
+    nodes: tuple[Node, ...] = ()  # that the engine is for: it is not built if it would not serve one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +89,7 @@ def build(
 
     Raises:
         EngineInputError: something given cannot be used; nothing was published.
+        RejectedError: it would not serve one of the nodes; nothing was built.
         EngineError: a tool refused; nothing was published.
     """
     catalog.state(request.model_name)  # refuses a name Triton would refuse, before anything slow
@@ -88,6 +99,7 @@ def build(
         replace(request.options, profiles=complete_profiles(inputs, request.options.profiles))
     )
     toolchain = builder.toolchain()
+    _check_nodes(request, options, toolchain, model)
     findings = _check_request(request)
     if request.calibration is not None and options.precision is Precision.INT8:
         options = replace(options, calibration_digest=request.calibration.digest())
@@ -108,7 +120,7 @@ def build(
                 graph.SerializeToString(deterministic=True),
                 inputs,
                 options,
-                timing_cache=None,
+                timing_cache=_timing_cache(catalog, request.model_name, toolchain),
                 progress=progress,
             )
             manifest = Manifest(
@@ -164,6 +176,43 @@ def _check_request(request: BuildRequest) -> tuple[Finding, ...]:
             "calibration", f"the set is unfit: {listed}", "take it from the traffic to be served, or force it"
         )
     return findings
+
+
+def _check_nodes(
+    request: BuildRequest, options: BuildOptions, toolchain: Toolchain, model: "onnx.ModelProto"
+) -> None:
+    """Refuse an engine that would not serve a node, from what is known before it is built.
+
+    Raises:
+        RejectedError: with the first reason.
+    """
+    inputs, _ = signature(model)
+    facts = EngineFacts(
+        engine_id="",
+        digest="",
+        runtime=options.runtime,
+        runtime_version=toolchain.version,
+        runtime_version_min=runtime_version_min(options.runtime, model.opset_import[0].version),
+        compute_capabilities=options.compute_capabilities,
+        hardware_compatibility=options.hardware_compatibility,
+        version_compatible=options.version_compatible,
+        inputs=inputs,
+        profiles=options.profiles,
+        gpu=toolchain.gpu,
+    )
+    for node in request.nodes:
+        for objection in check(facts, node):
+            raise RejectedError(objection)
+
+
+def _timing_cache(catalog: Catalog, model: str, toolchain: Toolchain) -> bytes | None:
+    """What the newest engine of this model and these very tools learned about kernels, if anything."""
+    for engine in reversed(catalog.engines(model)):
+        manifest = engine.manifest
+        if manifest.toolchain == toolchain and TIMING_CACHE in manifest.files:
+            with tempfile.TemporaryDirectory(prefix="forecrest-timing-") as folder:
+                return catalog.fetch_file(engine, TIMING_CACHE, Path(folder)).read_bytes()
+    return None
 
 
 class _Candidates:
@@ -259,7 +308,7 @@ def _publish(
             GRAPH: graphs[1].SerializeToString(deterministic=True),
         }
         if built.timing_cache is not None:
-            contents["timing.cache"] = built.timing_cache
+            contents[TIMING_CACHE] = built.timing_cache
         files = {name: Path(folder) / name for name in contents}
         for name, path in files.items():
             path.write_bytes(contents[name])

@@ -27,6 +27,7 @@ class Storage(Protocol):
 
         Raises:
             FileExistsError: there is one already; it is left as it is.
+            EngineError: it cannot be written.
         """
         ...
 
@@ -90,9 +91,9 @@ class LocalStorage:
     def create(self, path: str, content: bytes | Path) -> None:
         """See `Storage`. Written beside its place and linked there: a link never replaces a file."""
         target = self._path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
         fresh = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
         try:
+            target.parent.mkdir(parents=True, exist_ok=True)
             with fresh.open("xb") as file:
                 if isinstance(content, bytes):
                     file.write(content)
@@ -102,13 +103,27 @@ class LocalStorage:
                 file.flush()
                 os.fsync(file.fileno())
             os.link(fresh, target)
+        except FileExistsError:
+            raise
+        except OSError as error:
+            raise EngineError(
+                f"catalog: {target} cannot be written: {error}; use a folder that may be written and allows links."
+            ) from error
         finally:
-            fresh.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                fresh.unlink(missing_ok=True)
 
     def read(self, path: str) -> bytes:
         """See `Storage`."""
-        with self._path(path).open("rb") as file:
-            content = file.read(SMALL_MAX_BYTES + 1)
+        try:
+            with self._path(path).open("rb") as file:
+                content = file.read(SMALL_MAX_BYTES + 1)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise EngineError(
+                f"catalog: {self._path(path)} cannot be read: {error}; see its rights."
+            ) from error
         if len(content) > SMALL_MAX_BYTES:
             raise EngineError(
                 f"catalog: {path} is larger than {SMALL_MAX_BYTES} bytes; remove or restore it."

@@ -80,7 +80,7 @@ Nodes = Annotated[
     typer.Option(
         "--node",
         help="A node: cc=8.9,tensorrt=10.13.3.9 or cc=9.0,image=25.08-trtllm-python-py3, also tensorrt-rtx=, "
-        "onnx-runtime=, host-code; cc=none without a GPU; repeatable.",
+        "onnx-runtime=, gpu=, host-code; cc=none without a GPU; repeatable.",
     ),
 ]
 Reason = Annotated[str, typer.Option(help="Why; kept in the journal.")]
@@ -130,6 +130,7 @@ def parse_node(text: str) -> "Node":
     capability: str | None = None
     runtimes: dict[RuntimeKind, str] = {}
     image: str | None = None
+    gpu: str | None = None
     is_complete = allows_host_code = False
     for part in text.split(","):
         name, _, value = part.partition("=")
@@ -140,18 +141,23 @@ def parse_node(text: str) -> "Node":
                 parse_version(capability)
         elif name == "image" and value:
             image = value
+        elif name == "gpu" and value:
+            gpu = value
         elif name == "host-code" and not value:
             allows_host_code = True
         elif name in RUNTIMES and value:
             parse_version(value)
             runtimes[RUNTIMES[name]] = value
         else:
-            known = ", ".join(("cc=", *(f"{runtime}=" for runtime in RUNTIMES), "image=", "host-code"))
+            known = ", ".join(
+                ("cc=", *(f"{runtime}=" for runtime in RUNTIMES), "image=", "gpu=", "host-code")
+            )
             raise CliError(f"--node: {part!r} is unknown; use {known}.", EXIT_USAGE)
     if not is_complete:
         raise CliError("--node: the compute capability is missing; add cc=8.9, or cc=none.", EXIT_USAGE)
     return Node(
         compute_capability=capability,
+        gpu=gpu,
         runtimes=runtimes,
         triton_image=image,
         allows_host_code=allows_host_code,
@@ -164,7 +170,9 @@ def _this_node() -> "Node":
 
     gpus = detect_machine().gpus
     return Node(
-        compute_capability=gpus[0].compute_capability if gpus else None, runtimes=installed_runtimes()
+        compute_capability=gpus[0].compute_capability if gpus else None,
+        gpu=gpus[0].name if gpus else None,
+        runtimes=installed_runtimes(),
     )
 
 
@@ -246,6 +254,7 @@ def build(
         int | None, typer.Option(help="0 to 5; higher builds longer. Default: the tool's.")
     ] = None,
     signing_key: Annotated[Path | None, typer.Option(help="Ed25519 private key (PEM) to sign with.")] = None,
+    node: Nodes = None,
     as_json: AsJson = False,
 ) -> None:
     """Build an engine, add it to the catalogue and judge its accuracy.
@@ -281,6 +290,7 @@ def build(
             is_searched=search,
             is_calibration_forced=force_calibration,
             signing_key=signing_key,
+            nodes=tuple(parse_node(text) for text in node or ()),
         )
         with _progress("build") as progress:
             made = pipeline.build(

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from engines.builder import Progress
 from engines.catalog import MANIFEST, SIGNATURE, Catalog, ConflictError, RejectedError
 from engines.compatibility import Node, Rejection
 from engines.errors import EngineError, EngineInputError
 from engines.examples import Example
 from engines.journal import ForbiddenChangeError, State
+from engines.onnx_artifact import OnnxArtifactBuilder
 from engines.pipeline import BuildRequest
-from engines.types import Precision, RuntimeKind
+from engines.types import BuildOptions, BuiltEngine, Precision, RuntimeKind, TensorInfo
 from tests.integration.engines.workshop import NOW, Workshop
 
 CPU = "ONNX_RUNTIME:cpu"
@@ -284,3 +286,61 @@ def test_a_reader_never_sees_half_an_engine(workshop: Workshop, tmp_path: Path) 
     folder = tmp_path / "catalog/models/cnn/engines" / made.record.folder
     for name in (MANIFEST, *made.manifest.files):
         assert (folder / name).stat().st_mtime_ns <= entry.stat().st_mtime_ns
+
+
+def test_an_engine_that_would_not_serve_is_not_even_built(workshop: Workshop) -> None:
+    old = Node(compute_capability=None, runtimes={RuntimeKind.ONNX_RUNTIME: "1.10.0"})
+
+    with pytest.raises(RejectedError, match="WRONG_RUNTIME_VERSION"):
+        workshop.build("cnn", request=lambda r: replace(r, nodes=(old,)))
+    assert [] == workshop.catalog.models()
+
+
+def test_file_names_of_a_record_never_leave_their_folder(workshop: Workshop) -> None:
+    manifest = workshop.catalog.find(workshop.admit("cnn")).manifest
+
+    for name in ("/etc/passwd", "../up", "a/b", ".hidden"):
+        with pytest.raises(EngineInputError, match="no plain file name"):
+            replace(manifest, engine_file=name)
+
+
+def test_an_upload_in_progress_is_never_taken_for_garbage(workshop: Workshop, tmp_path: Path) -> None:
+    workshop.admit("cnn")
+    record = next(iter(workshop.catalog.state("cnn").engines.values()))
+    engines = tmp_path / "catalog/models/cnn/engines"
+    (engines / "arriving-1").mkdir()
+    (engines / "arriving-1" / MANIFEST).write_bytes((engines / record.folder / MANIFEST).read_bytes())
+
+    soon = NOW + timedelta(minutes=5)
+
+    collected = workshop.catalog.collect_garbage("cnn", at=soon, by="gc", min_age=timedelta(0))
+    assert () == collected.orphans
+
+
+class _Learner(OnnxArtifactBuilder):
+    """A builder with a timing cache, as TensorRT's is; remembers what it was given."""
+
+    def __init__(self) -> None:
+        self.given: list[bytes | None] = []
+
+    def build(
+        self,
+        graph: bytes,
+        inputs: tuple[TensorInfo, ...],
+        options: BuildOptions,
+        *,
+        timing_cache: bytes | None,
+        progress: Progress,
+    ) -> BuiltEngine:
+        self.given.append(timing_cache)
+        made = super().build(graph, inputs, options, timing_cache=None, progress=progress)
+        return replace(made, timing_cache=(timing_cache or b"") + b"learned.")
+
+
+def test_what_a_build_learned_serves_the_next_one(workshop: Workshop) -> None:
+    builder = _Learner()
+
+    for precision in (Precision.FP32, Precision.FP16):
+        workshop.build("cnn", precision, builder=builder, request=lambda r: replace(r, validation=None))
+
+    assert [None, b"learned."] == builder.given

@@ -157,6 +157,10 @@ def test_an_engine_for_gpus_is_built_and_explained_without_one(run: Run, cnn: Pa
         (("--search",), "search: it needs a precision below FP32 and a validation set"),
         (("--compute-capability", "8.9"), "compute_capability: a CPU artifact has none; leave it out."),
         (("--name", "a b"), "model name: 'a b'; use letters"),
+        (
+            ("--node", "tensorrt=10.13.3"),
+            "--node: the compute capability is missing; add cc=8.9, or cc=none.",
+        ),
     ],
 )
 def test_what_is_wrong_is_named_with_its_remedy(
@@ -202,7 +206,7 @@ def test_small_languages_of_options() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["tensorrt=10.13.3", "cc=8.9,gpu=l4", "cc=8.9,tensorrt=", "cc=8.9,host-code=1"]
+    "text", ["tensorrt=10.13.3", "cc=8.9,gpu=", "cc=8.9,tensorrt=", "cc=8.9,host-code=1"]
 )
 def test_a_node_that_is_not_described_is_refused(text: str) -> None:
     with pytest.raises(CliError, match="--node"):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from controller.adapters.clock import SystemClock
-from engines.builder import builder_for
+from engines.builder import Builder, builder_for
 from engines.catalog import Catalog
 from engines.examples import Example
 from engines.pipeline import BuildOutcome, BuildRequest, build
@@ -50,6 +50,7 @@ class Workshop:
         model_name: str | None = None,
         request: Callable[[BuildRequest], BuildRequest] = lambda r: r,
         catalog: Catalog | None = None,
+        builder: Builder | None = None,
         now: datetime = NOW,
         **options: Any,  # noqa: ANN401 - whatever build options there are
     ) -> BuildOutcome:
@@ -69,7 +70,7 @@ class Workshop:
         )
         return build(
             request(asked),
-            builder_for(runtime),
+            builder or builder_for(runtime),
             catalog or self.catalog,
             by=getpass.getuser(),
             now=lambda: now,

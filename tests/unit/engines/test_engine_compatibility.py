@@ -69,6 +69,15 @@ def found(engine: EngineFacts, node: Node) -> list[Rejection]:
             replace(NODE, compute_capability="8.6"),
             [Rejection.WRONG_COMPUTE_CAPABILITY],
         ),
+        # GPU model, where both are known.
+        ({"gpu": "L4"}, NODE, []),
+        ({"gpu": "L4"}, replace(NODE, gpu="L4"), []),
+        ({"gpu": "L4"}, replace(NODE, gpu="L40S"), [Rejection.WRONG_GPU_MODEL]),
+        (
+            {"gpu": "L4", "hardware_compatibility": HardwareCompatibility.SAME_COMPUTE_CAPABILITY},
+            replace(NODE, gpu="L40S"),
+            [],
+        ),
         # Version: patch and build count.
         ({}, replace(NODE, runtimes={TRT: "11.4.0.106"}), [Rejection.WRONG_TENSORRT_MAJOR]),
         ({}, replace(NODE, runtimes={TRT: "10.13.2.6"}), [Rejection.WRONG_RUNTIME_VERSION]),

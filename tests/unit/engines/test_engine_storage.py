@@ -99,7 +99,7 @@ def test_a_record_that_is_far_too_large_is_not_read(storage: Storage, tmp_path: 
 def test_a_broken_write_leaves_nothing(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path)
 
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(EngineError, match="cannot be written"):
         storage.create("a/b", tmp_path / "no such source")
     assert [] == storage.names("a")
     assert [] == list((tmp_path / "a").iterdir())
