@@ -46,6 +46,8 @@ SECONDS = (0, 1, 60, 3600, -5, 2**45, -(2**50), 1_796_000_040, 1_797_000_000)
 
 
 def value_of(field: FieldDescriptor, choose: random.Random) -> object:
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        return choose.choice(TEXTS).encode()
     if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
         return choose.choice(TEXTS)
     if field.cpp_type == FieldDescriptor.CPPTYPE_DOUBLE:
