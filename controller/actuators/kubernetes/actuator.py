@@ -93,8 +93,9 @@ class KubernetesActuator:
         """Views of workloads whose targets and pods are freshly known and whose ready pods were judged."""
         self._start()
         if not self._is_fresh:
-            log.warning("the API server has not been heard for %s: replicas are unknown", STALE_AFTER)
+            self._note("", "the API server is not being heard: replicas are unknown")
             return {}
+        self._note("", None)
         by_namespace = self._pods_by_namespace()
         nodes = self._nodes.objects
         views: dict[str, PoolView] = {}
@@ -173,7 +174,7 @@ class KubernetesActuator:
             self._problems.pop(workload, None)
         elif self._problems.get(workload) != problem:
             self._problems[workload] = problem
-            log.warning("%s: %s", workload, problem)
+            log.warning("%s%s", f"{workload}: " if workload else "", problem)
 
     async def _read(self, target: Target) -> tuple[Object, Mapping[str, str]]:
         """The target and its pods' labels: from the watch if it is built in, from the server otherwise."""
