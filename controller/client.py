@@ -12,7 +12,7 @@ import json
 import random
 import uuid
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -242,7 +242,7 @@ class Client:
 
     async def stream_traffic(
         self, batches: AsyncIterable[StreamTrafficRequest]
-    ) -> AsyncIterator[StreamTrafficResponse]:
+    ) -> AsyncGenerator[StreamTrafficResponse]:
         """Send batches in order and yield the answer to each: what was answered is durable.
 
         When the server goes away the stream is opened again, and what was not answered is sent once more. At
@@ -254,9 +254,10 @@ class Client:
             while True:
                 call: Any = self.telemetry.StreamTraffic()
                 try:
-                    async for answer in sending.over(call):
-                        failures = 0
-                        yield answer
+                    async with contextlib.aclosing(sending.over(call)) as answers:
+                        async for answer in answers:
+                            failures = 0
+                            yield answer
                     # All is answered: how the call ends does not matter any more, only that it ends in order.
                     with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
                         await call.done_writing()
@@ -303,7 +304,7 @@ class _Sending:
         self._ended = False
         self._room = UNANSWERED_MAX
 
-    async def over(self, call: Any) -> AsyncIterator[StreamTrafficResponse]:  # noqa: ANN401 -- gRPC's calls are untyped
+    async def over(self, call: Any) -> AsyncGenerator[StreamTrafficResponse]:  # noqa: ANN401 -- gRPC's calls are untyped
         """Send and yield the answers until all is answered; raise what ends the call before that."""
         sent = 0
         read: asyncio.Task[Any] | None = None
