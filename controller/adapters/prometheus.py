@@ -283,7 +283,8 @@ class PrometheusTraffic:
 
     Asks in the background, so a slow server delays nobody: ``observe`` returns what is known and sees to it that
     newer answers are on their way. A minute is read ``settle`` after its end, when it has been scraped, as the
-    query's value at its end; minutes missed in an outage of up to ``catch_up`` are read later.
+    query's value at its end; minutes missed in an outage of up to ``catch_up``, of the server or of this process, are
+    read later.
     """
 
     def __init__(
@@ -347,10 +348,9 @@ class PrometheusTraffic:
 
     async def _follow(self, workload: Workload, now: datetime) -> None:
         assert workload.demand_query is not None
-        minute_at = now.replace(second=0, microsecond=0)
-        followed = self._followed.setdefault(
-            workload.name, _Followed(workload.demand_query, minute_at - 2 * MINUTE)
-        )
+        # From as far back as is caught up with: while no controller ran, nobody read. What is stored stays the same.
+        first_at = (now - self._catch_up).replace(second=0, microsecond=0)
+        followed = self._followed.setdefault(workload.name, _Followed(workload.demand_query, first_at))
         followed.asked_at = now
         try:
             async with self._slots:
