@@ -5,15 +5,17 @@ from pathlib import Path
 
 import pytest
 
+from engines import trt_common
 from engines.builder import builder_for
 from engines.catalog import GRAPH
 from engines.errors import EngineError, EngineInputError, MissingPackageError
-from engines.examples import EXAMPLE_NAMES
+from engines.examples import EXAMPLE_NAMES, Example
+from engines.graphs import complete_profiles, prepare, signature
 from engines.journal import State
 from engines.node import Gpu, Machine, detect_machine
 from engines.trt_tensorrt import TensorRtBuilder
 from engines.types import BuildOptions, DimRange, HardwareCompatibility, Precision, RuntimeKind
-from tests.integration.engines.workshop import Workshop
+from tests.integration.engines.workshop import Workshop, quiet
 
 RTX, ORT = RuntimeKind.TENSORRT_RTX, RuntimeKind.ONNX_RUNTIME
 
@@ -181,3 +183,25 @@ def test_a_broken_driver_is_no_gpu_and_says_why(monkeypatch: pytest.MonkeyPatch,
 
     assert () == detect_machine().gpus
     assert "nvidia-smi failed" in detect_machine().notes[0]
+
+
+def test_the_way_tensorrt_builds_works_for_its_sister_too(examples: dict[str, Example]) -> None:
+    """Without targets the shared code does what it does for TensorRT; only the measuring is missing."""
+    trt = pytest.importorskip("tensorrt_rtx", reason="TensorRT-RTX is not installed")
+    model = prepare(examples["cnn"].model)
+    inputs, _ = signature(model)
+    options = BuildOptions(
+        runtime=RuntimeKind.TENSORRT,
+        profiles=complete_profiles(inputs, ()),
+        optimization_level=3,
+        workspace_bytes=1 << 26,
+    )
+
+    with pytest.warns(DeprecationWarning, match="Timing cache"):
+        plan = trt_common.build_plan(
+            trt, model.SerializeToString(), inputs, options, timing_cache=None, progress=quiet
+        )
+
+    assert plan.timing_cache
+    assert len(plan.content) > 100_000
+    assert any("conv_1" in layer.sources for layer in plan.layers)

@@ -129,3 +129,39 @@ def test_a_model_of_fixed_shapes_serves_that_shape_alone() -> None:
     assert complete_profiles(fixed, ()) == ()
     assert profile_for(fixed, (), {"x": (1, 3)}) == 0
     assert profile_for(fixed, (), {"x": (2, 3)}) is None
+
+
+@pytest.mark.parametrize(
+    ("attribute", "kind", "expected"),
+    [
+        ({"value_float": 2.0}, 1, 2.0),
+        ({"value_floats": [2.0, 3.0]}, 1, [2.0, 3.0]),
+        ({"value_int": 2}, 7, 2),
+        ({"value_ints": [2, 3]}, 7, [2, 3]),
+    ],
+)
+def test_constants_become_initializers_in_every_form(
+    attribute: dict[str, object], kind: int, expected: object
+) -> None:
+    model = small_model()
+    model.graph.node.append(helper.make_node("Constant", [], ["k"], **attribute))
+
+    made = {tensor.name: tensor for tensor in prepare(model).graph.initializer}
+
+    assert kind == made["k"].data_type
+    assert expected == numpy_helper.to_array(made["k"]).tolist()
+
+
+def test_a_constant_of_another_form_stays_a_node() -> None:
+    model = small_model()
+    model.graph.node.append(helper.make_node("Constant", [], ["k"], value_string="a"))
+
+    assert "Constant" in [node.op_type for node in prepare(model).graph.node]
+
+
+def test_types_that_cannot_be_inferred_are_an_error() -> None:
+    model = small_model()
+    model.graph.node.append(helper.make_node("MatMul", ["x", "c"], ["y"], name="twice"))
+
+    with pytest.raises(EngineInputError, match="types cannot be inferred"):
+        prepare(model)

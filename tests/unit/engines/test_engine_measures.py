@@ -106,6 +106,7 @@ def test_a_budget_reads_back_as_it_was_written() -> None:
         "auc_drop<0.1",
         "auc_drop<=x",
         "auc_drop<=nan",
+        "auc_drop<=1e",
         "nonsense<=1",
         "rel_error@3<=1",
         "ndcg_drop@0<=1",

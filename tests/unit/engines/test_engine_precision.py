@@ -112,3 +112,27 @@ def test_a_graph_in_low_precision_is_not_converted_again() -> None:
 
     with pytest.raises(EngineInputError, match="give the FP32 model"):
         convert(low, Precision.FP16)
+
+
+def test_casts_and_shapes_inside_follow_the_precision() -> None:
+    value = numpy_helper.from_array(np.array([0.5], np.float32))
+    graph = helper.make_graph(
+        [
+            helper.make_node("Cast", ["ids"], ["floats"], name="cast", to=TensorProto.FLOAT),
+            helper.make_node("Shape", ["ids"], ["shape"], name="shape"),
+            helper.make_node("ConstantOfShape", ["shape"], ["halves"], name="halves", value=value),
+            helper.make_node("Add", ["floats", "halves"], ["y"], name="sum"),
+        ],
+        "casts",
+        [helper.make_tensor_value_info("ids", TensorProto.INT64, ["batch", 2])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 2])],
+    )
+    opset = [helper.make_opsetid("", 17)]
+    model = prepare(helper.make_model(graph, ir_version=8, opset_imports=opset))
+
+    made = convert(model, Precision.FP16).model
+
+    types = element_types(made)
+    assert (FLOAT16, FLOAT, FLOAT16) == (types["floats"], types["halves"], types["y__low"])
+    answer = OnnxRunner(made).run({"ids": np.array([[1, 2]])})
+    assert [[1.5, 2.5]] == answer["y"].tolist()
