@@ -14,9 +14,9 @@ import numpy as np
 from scipy.special import ndtri
 
 from forecaster.events import known_effects
-from forecaster.intervals import nearness, spread
+from forecaster.intervals import spread
 from forecaster.models.seasonal import seasons
-from forecaster.models.stack import Band, Context, Plan, bands, context, copy_band, fit_band, plan
+from forecaster.models.stack import Band, Context, Plan, bands, context, copy_band, fit_band, nearness, plan
 from forecaster.series import Grid
 from forecaster.transform import Transform
 from forecaster.types import Bools, Components, Event, Floats

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from forecaster.models.stack import Band, Plan
+from forecaster.models.stack import Band, Plan, nearness
 from forecaster.types import Bools, Floats
 
 INFLATE = 1.0
@@ -20,11 +20,6 @@ EVENT_ROW_COUNT_MIN = 40
 CALM_ROW_COUNT_MIN = 50
 # Even an exact copy of last week is not certain to the last digit.
 SPREAD_MIN = 1e-5
-# Rows within about this many hours of a time of day count in full for it, others by a share: all alike after
-# no day, a third after four, never less than the floor.
-NEARBY_HOURS = 1.5
-ELSEWHEN_DAYS = 2.0
-ELSEWHEN_MIN = 0.1
 # A quantile reaches no further than errors that were this many times rarer.
 RARER = 5.0
 
@@ -48,22 +43,6 @@ def weighted_quantiles(values: Floats, weight: Floats, levels: Floats) -> Floats
     w = weight[order]
     at = (np.cumsum(w) - 0.5 * w) / w.sum()
     return np.interp(levels, at, values[order])
-
-
-def nearness(day: int, days: float) -> Floats:
-    """Return `[24, 24]` (`[1, 1]` on daily steps): how much a row at one hour of the day tells about another.
-
-    Args:
-        day: Steps per day.
-        days: Days of training rows; few of them cannot tell one time of day from another.
-    """
-    if day == 1:
-        return np.ones((1, 1))
-    hours = np.arange(24.0)
-    gap = np.abs(hours[:, None] - hours[None, :])
-    gap = np.minimum(gap, 24.0 - gap)
-    elsewhen = max(1.0 / (1.0 + days / ELSEWHEN_DAYS), ELSEWHEN_MIN)
-    return np.asarray(elsewhen + (1.0 - elsewhen) * np.exp(-0.5 * (gap / NEARBY_HOURS) ** 2))
 
 
 def _local_quantiles(values: Floats, weight: Floats, levels: Floats) -> Floats:

@@ -42,6 +42,12 @@ FIRST_LEVEL = 6
 NEAR_SHARE = 8
 # An error at a time of day counts by the inverse square of its usual size, which has a floor of this share.
 SURE_FLOOR = 0.05
+# Rows within about this many hours of a time of day count in full for it, others by a share: all alike after
+# no day, a third after four, never less than a floor.
+NEARBY_HOURS = 1.5
+ELSEWHEN_DAYS = 2.0
+ELSEWHEN_MIN = 0.1
+NEAR_ELSEWHEN_MIN = 0.2
 PRIOR_HOUR = 0.5
 PRIOR_DAY = 0.4
 
@@ -82,13 +88,14 @@ class Context:
 
     def newest(self, h: np.ndarray) -> tuple[Floats, ...]:
         """Return the level errors that tell about horizons `h`."""
-        return (*self.levels, *self.sure) if self._is_near(h) else self.levels
+        return (*self.levels, *self.sure) if self.is_near(h) else self.levels
 
     def echoed(self, h: np.ndarray) -> tuple[Floats, ...]:
         """Return the echoes that tell about horizons `h`."""
-        return self.echoes if self._is_near(h) else ()
+        return self.echoes if self.is_near(h) else ()
 
-    def _is_near(self, h: np.ndarray) -> bool:
+    def is_near(self, h: np.ndarray) -> bool:
+        """Return whether horizons `h` end within the next hours."""
         return bool(h[-1] <= max(self.seasons.day // NEAR_SHARE, 1))
 
 
@@ -274,6 +281,11 @@ def fit_band(c: Context, p: Plan) -> Band | None:
         weight = weight * np.repeat(np.where(whole, 1.0, WEEKLESS), len(p.picks))[rows]
     # Errors are scored in demand, where a step at the daily peak weighs more than one at night.
     importance = weight * np.exp(np.clip(usual - _median(usual), -3.0, 3.0))
+    # Near rules differ by time of day: by night the last value goes on, at a scheduled pulse yesterday does.
+    if s.day > 1 and c.is_near(p.picks):
+        here = n - 1 + int(np.median(p.picks))
+        local = nearness(s.day, p.days, NEAR_ELSEWHEN_MIN)[hour_of(np.array([here]), s.day)[0]]
+        importance = importance * local[hour_of(at.ravel()[rows], s.day)]
     edges = np.searchsorted(rows, np.arange(BLOCK_COUNT + 1) * len(p.origins) // BLOCK_COUNT * len(p.picks))
     reach = min(float(p.picks[-1]) / s.day, 1.0)
     ridge = np.full(x.shape[-1], RIDGE + RIDGE_LONG * reach + RIDGE_FEW * x.shape[-1] / len(rows))
@@ -331,6 +343,23 @@ def _within(offset: Floats, views: Floats, margin: float) -> Floats:
 def first_seen(s: Seasons) -> int:
     """Return the first position with an observation."""
     return int(np.argmax(np.isfinite(s.raw)))
+
+
+def nearness(day: int, days: float, least: float = ELSEWHEN_MIN) -> Floats:
+    """Return `[24, 24]` (`[1, 1]` on daily steps): how much a row at one hour of the day tells about another.
+
+    Args:
+        day: Steps per day.
+        days: Days of training rows; few of them cannot tell one time of day from another.
+        least: Share that rows at other times keep, however many days there are.
+    """
+    if day == 1:
+        return np.ones((1, 1))
+    hours = np.arange(24.0)
+    gap = np.abs(hours[:, None] - hours[None, :])
+    gap = np.minimum(gap, 24.0 - gap)
+    elsewhen = max(1.0 / (1.0 + days / ELSEWHEN_DAYS), least)
+    return np.asarray(elsewhen + (1.0 - elsewhen) * np.exp(-0.5 * (gap / NEARBY_HOURS) ** 2))
 
 
 def hour_of(at: np.ndarray, day: int) -> np.ndarray:
