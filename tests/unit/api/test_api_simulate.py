@@ -37,8 +37,8 @@ def traffic(store: FakeStore) -> None:
 
 
 def ask(client: Client, timeout: float | None = 280.0, **fields: Any) -> Any:  # noqa: ANN401 - a call
-    request = control_service_pb2.SimulateRequest(**{"workload": "workloads/rec", **fields})
-    return client.control.Simulate(request, timeout=timeout)
+    given: dict[str, Any] = {"workload": "workloads/rec", **fields}
+    return client.control.Simulate(control_service_pb2.SimulateRequest(**given), timeout=timeout)
 
 
 async def test_a_workload_is_replayed_as_it_is_and_with_changes(client: Client, traffic: None) -> None:
