@@ -4,10 +4,10 @@
 from forecrest.v1 import audit_service_pb2, audit_service_pb2_grpc
 
 from controller.api import mappers
-from controller.api.calls import ApiDependencies, optional_time
+from controller.api.calls import ApiDependencies, optional_time, scope_of
 from controller.core.resources import AuditEntry
 from controller.usecases.audit import list_entries
-from controller.usecases.listing import page_of
+from controller.usecases.listing import page_of, seal
 
 
 class AuditServicer(audit_service_pb2_grpc.AuditServiceServicer):
@@ -21,9 +21,10 @@ class AuditServicer(audit_service_pb2_grpc.AuditServiceServicer):
     ) -> audit_service_pb2.ListAuditEntriesResponse:
         """List entries."""
         del context
+        scope = scope_of(request)
         rows, token = await list_entries(
             self._deps.store,
-            page_of(request.page_size, request.page_token),
+            page_of(request.page_size, request.page_token, scope),
             principal=request.principal,
             method=request.method,
             resource=request.resource,
@@ -32,7 +33,7 @@ class AuditServicer(audit_service_pb2_grpc.AuditServiceServicer):
             end_at=optional_time(request, "end_time"),
         )
         return audit_service_pb2.ListAuditEntriesResponse(
-            entries=map(entry_to_wire, rows), next_page_token=token
+            entries=map(entry_to_wire, rows), next_page_token=seal(token, scope)
         )
 
 

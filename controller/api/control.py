@@ -9,7 +9,14 @@ from forecrest.v1 import control_pb2, control_service_pb2, control_service_pb2_g
 from google.protobuf.empty_pb2 import Empty
 
 from controller.api import explanations, mappers
-from controller.api.calls import ApiDependencies, announce, call_of, optional_time, optional_workload
+from controller.api.calls import (
+    ApiDependencies,
+    announce,
+    call_of,
+    optional_time,
+    optional_workload,
+    scope_of,
+)
 from controller.api.feed import Feed
 from controller.api.shapes import read_duration
 from controller.study import Studies
@@ -155,16 +162,17 @@ class ControlServicer(control_service_pb2_grpc.ControlServiceServicer):
     ) -> control_service_pb2.ListOverridesResponse:
         """List overrides."""
         del context
+        scope = scope_of(request)
         everywhere = request.parent in {"", "workloads/-"}
         rows, token = await overrides.list_overrides(
             self._deps.store,
-            page_of(request.page_size, request.page_token),
+            page_of(request.page_size, request.page_token, scope),
             self._deps.clock.now(),
             workload=None if everywhere else parse(request.parent, "workloads/*", "parent")[0],
             show_expired=request.show_expired,
         )
         return control_service_pb2.ListOverridesResponse(
-            overrides=map(mappers.override_to_wire, rows), next_page_token=token
+            overrides=map(mappers.override_to_wire, rows), next_page_token=seal(token, scope)
         )
 
     async def DeleteOverride(

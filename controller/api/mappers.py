@@ -474,7 +474,7 @@ def draft_engine(message: engine_pb2.Engine, engine_id: str) -> Engine:
         *("state", "validation", "created_by", "create_time", "update_time", "promoted_by"),
         *("promote_time", "retire_reason", "generation"),
     ):
-        draft.ClearField(name)
+        draft.ClearField(name)  # pyright: ignore[reportArgumentType] -- names of this message
     return engine_from_wire(draft, engine_id)
 
 
