@@ -127,12 +127,19 @@ class ApiMetrics:
         self._duration = Histogram(
             duration.name, duration.help, duration.labels, buckets=SECONDS_BUCKETS, registry=registry
         )
+        self._series: dict[tuple[str, str], tuple[Counter, Histogram]] = {}
 
     def observe(self, method: str, code: str, seconds: float) -> None:
         """Take a call that ended. Methods without a rule share one label: callers make names up."""
         name = method.removeprefix("/") if method in RULES else OTHER
-        self._calls.labels(name, code).inc()
-        self._duration.labels(name).observe(seconds)
+        series = self._series.get((name, code))
+        if (
+            series is None
+        ):  # as many as methods and codes; looking them up each time would cost more than counting
+            series = self._calls.labels(name, code), self._duration.labels(name)
+            self._series[name, code] = series
+        series[0].inc()
+        series[1].observe(seconds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,10 @@ already is noted there, refused ones too; no exception leaves as anything but a 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Any
 
 import grpc
@@ -48,6 +49,8 @@ class _Call:
     streaming: bool
     request: object  # bytes or a message; None for request streams
     admitted: bool = False
+    placed: tuple[str, bool] | None = None
+    stream: "_Stream | None" = None
     who: Caller = field(default_factory=lambda: Caller(ANONYMOUS, frozenset()))
 
 
@@ -92,16 +95,20 @@ class Guard(grpc.aio.ServerInterceptor):
         if handler is None:
             return None
         method: Any = handler_call_details.method  # str at run time; the stubs leave it open
-        kind = (handler.request_streaming, handler.response_streaming)
-        make, inner = {
-            (False, False): (grpc.unary_unary_rpc_method_handler, handler.unary_unary),
-            (False, True): (grpc.unary_stream_rpc_method_handler, handler.unary_stream),
-            (True, False): (grpc.stream_unary_rpc_method_handler, handler.stream_unary),
-            (True, True): (grpc.stream_stream_rpc_method_handler, handler.stream_stream),
-        }[kind]
-        wrap = self._streaming if handler.response_streaming else self._answering
+        streams_in, streams_out = handler.request_streaming, handler.response_streaming
+        inner: Any
+        if streams_out:
+            inner = handler.stream_stream if streams_in else handler.unary_stream
+            make = (
+                grpc.stream_stream_rpc_method_handler if streams_in else grpc.unary_stream_rpc_method_handler
+            )
+            wrapped = self._streaming(inner, method, request_streaming=streams_in)
+        else:
+            inner = handler.stream_unary if streams_in else handler.unary_unary
+            make = grpc.stream_unary_rpc_method_handler if streams_in else grpc.unary_unary_rpc_method_handler
+            wrapped = self._answering(inner, method, request_streaming=streams_in)
         return make(
-            wrap(inner, method, request_streaming=handler.request_streaming),
+            wrapped,
             request_deserializer=handler.request_deserializer,
             response_serializer=handler.response_serializer,
         )
@@ -109,7 +116,7 @@ class Guard(grpc.aio.ServerInterceptor):
     def _answering(self, inner: Any, method: str, *, request_streaming: bool) -> Any:  # noqa: ANN401 -- as above
         async def call(request: object, context: Context) -> object:
             made = self._made(method, request, streaming=request_streaming, readable=not request_streaming)
-            async with self._guarded(made, context):
+            async with _Guarded(self, made, context):
                 return await inner(request, context)
 
         return call
@@ -117,7 +124,7 @@ class Guard(grpc.aio.ServerInterceptor):
     def _streaming(self, inner: Any, method: str, *, request_streaming: bool) -> Any:  # noqa: ANN401 -- as above
         async def call(request: object, context: Context) -> AsyncIterator[object]:
             made = self._made(method, request, streaming=True, readable=not request_streaming)
-            async with self._guarded(made, context):
+            async with _Guarded(self, made, context):
                 answers = inner(request, context)
                 if not hasattr(answers, "__aiter__"):
                     await answers  # it writes through the context
@@ -135,30 +142,7 @@ class Guard(grpc.aio.ServerInterceptor):
 
     # ------------------------------------------------------------ guarding
 
-    @asynccontextmanager
-    async def _guarded(self, call: _Call, context: Context) -> AsyncGenerator[None]:
-        started_s = self._pace.monotonic()
-        outcome = "CANCELLED"
-        try:
-            async with AsyncExitStack() as stack:
-                await self._admit(call, context, stack)
-                yield
-            outcome = "OK"
-        except grpc.aio.AbortError:
-            outcome = _code_name(context)
-            raise
-        except GeneratorExit:  # the client went away
-            raise
-        except Exception as error:  # noqa: BLE001 -- the edge: everything must become a status
-            try:
-                await abort(context, error)
-            finally:
-                outcome = _code_name(context)
-        finally:
-            self._observe(call.method, outcome, self._pace.monotonic() - started_s)
-            self._note(call, outcome)
-
-    async def _admit(self, call: _Call, context: Context, stack: AsyncExitStack) -> None:
+    async def admit(self, call: _Call, context: Context) -> None:
         """Find out who calls and hold a place for them; raise what refuses them."""
         rule = call.rule
         if not self._authenticator.enabled:
@@ -166,17 +150,17 @@ class Guard(grpc.aio.ServerInterceptor):
         elif rule is not None and rule.access is Access.PUBLIC:
             self._take(self._rates, f"address/{_address(context)}")
         else:
-            await self._identify(call, context, stack)
+            await self._identify(call, context)
         call.admitted = True
         enter(call.who)
 
-    async def _identify(self, call: _Call, context: Context, stack: AsyncExitStack) -> None:
+    async def _identify(self, call: _Call, context: Context) -> None:
         authorization = [
             value if isinstance(value, str) else value.decode(errors="replace")
             for key, value in context.invocation_metadata() or ()
             if key == "authorization"
         ]
-        names = certificate_names(context.auth_context())
+        names = [] if authorization else certificate_names(context.auth_context())
         try:
             identity = await self._authenticator.identify(authorization, names)
         except UnauthenticatedError:
@@ -186,12 +170,36 @@ class Guard(grpc.aio.ServerInterceptor):
         self._take(self._rates, identity.principal)
         access = _require_role(call, identity)
         call.who.namespaces = namespaces_of(identity.grants, access)
-        stack.enter_context(self._place(identity.principal, streaming=call.streaming))
+        self._hold_place(call)
         if call.streaming:
-            scope = await stack.enter_async_context(_until(identity, self._trail))
-            stream = _Stream(authorization, names, call.who.namespaces, access, scope)
-            self._streams.add(stream)
-            stack.callback(self._streams.discard, stream)
+            call.stream = await self._opened(call, identity, access, authorization, names)
+
+    async def _opened(
+        self, call: _Call, identity: Identity, access: Access, authorization: list[str], names: list[str]
+    ) -> _Stream:
+        left_s = None
+        if identity.expires_at is not None:
+            left_s = (identity.expires_at - self._trail.now()).total_seconds()
+        scope = asyncio.timeout(left_s)
+        await scope.__aenter__()  # left together with the call
+        stream = _Stream(authorization, names, call.who.namespaces, access, scope)
+        self._streams.add(stream)
+        return stream
+
+    def leave(self, call: _Call, outcome: str, seconds: float) -> None:
+        """Give the place back, count the call, and note it if it was to change something."""
+        if call.placed is not None:
+            self._running[call.placed] -= 1
+            if not self._running[call.placed]:
+                del self._running[call.placed]
+        if call.stream is not None:
+            self._streams.discard(call.stream)
+        self._observe(call.method, outcome, seconds)
+        self._note(call, outcome)
+
+    def now_s(self) -> float:
+        """The machine's time, for durations."""
+        return self._pace.monotonic()
 
     def _take(self, buckets: Buckets, key: str) -> None:
         wait_s = buckets.take(key, self._pace.monotonic())
@@ -202,17 +210,18 @@ class Guard(grpc.aio.ServerInterceptor):
                 wait_s,
             )
 
-    def _place(self, principal: str, *, streaming: bool) -> "_Place":
-        limit = self._limits.streams_per_caller_max if streaming else self._limits.calls_per_caller_max
-        key = (principal, streaming)
+    def _hold_place(self, call: _Call) -> None:
+        limit = self._limits.streams_per_caller_max if call.streaming else self._limits.calls_per_caller_max
+        key = (call.who.principal, call.streaming)
         if self._running[key] >= limit:
-            what = "streams" if streaming else "calls"
+            what = "streams" if call.streaming else "calls"
             raise RateLimitError(
-                "TOO_MANY_STREAMS" if streaming else "TOO_MANY_CALLS",
+                "TOO_MANY_STREAMS" if call.streaming else "TOO_MANY_CALLS",
                 f"{limit} of your {what} are open, the most one caller may have; end some",
                 1.0,
             )
-        return _Place(self._running, key)
+        self._running[key] += 1
+        call.placed = key
 
     async def recheck(self) -> None:
         """End the streams of callers who may no longer have them. Called after who may do what has changed."""
@@ -241,35 +250,47 @@ class Guard(grpc.aio.ServerInterceptor):
         self._trail.note(call.who.principal, method, resource, outcome, request_id, bulk=bulk)
 
 
-class _Place:
-    """A caller's place among their running calls, for the time of a block."""
+class _Guarded:
+    """One call from its admission to its end, whatever ends it."""
 
-    def __init__(self, running: Counter[tuple[str, bool]], key: tuple[str, bool]) -> None:
-        self._running, self._key = running, key
+    __slots__ = ("_call", "_context", "_guard", "_started_s")
 
-    def __enter__(self) -> None:
-        self._running[self._key] += 1
+    def __init__(self, guard: Guard, call: _Call, context: Context) -> None:
+        self._guard, self._call, self._context = guard, call, context
+        self._started_s = guard.now_s()
 
-    def __exit__(self, *_: object) -> None:
-        self._running[self._key] -= 1
-        if not self._running[self._key]:
-            del self._running[self._key]
-
-
-@asynccontextmanager
-async def _until(identity: Identity, trail: AuditTrail) -> AsyncGenerator[asyncio.Timeout]:
-    """A scope that ends when the caller's proof does, or when it is rescheduled to now."""
-    left_s = None if identity.expires_at is None else (identity.expires_at - trail.now()).total_seconds()
-    scope = asyncio.timeout(left_s)
-    try:
-        async with scope:
-            yield scope
-    except TimeoutError:
-        if not scope.expired():
+    async def __aenter__(self) -> None:
+        try:
+            await self._guard.admit(self._call, self._context)
+        except BaseException as error:
+            await self._end(error)
             raise
-        raise UnauthenticatedError(
-            "the credentials of this stream ended; open it again with valid ones"
-        ) from None
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        stream = self._call.stream
+        if stream is not None:
+            try:
+                await stream.scope.__aexit__(kind, error, tb)
+            except TimeoutError:
+                message = "the credentials of this stream ended; open it again with valid ones"
+                error = UnauthenticatedError(message)
+        await self._end(error)
+
+    async def _end(self, error: BaseException | None) -> None:
+        """Turn what was raised into a status, and account for the call; raise what ends it."""
+        outcome = "OK" if error is None else "CANCELLED"
+        try:
+            if isinstance(error, grpc.aio.AbortError):
+                outcome = _code_name(self._context)
+            elif isinstance(error, Exception):
+                try:
+                    await abort(self._context, error)
+                finally:
+                    outcome = _code_name(self._context)
+        finally:
+            self._guard.leave(self._call, outcome, self._guard.now_s() - self._started_s)
 
 
 def _require_role(call: _Call, identity: Identity) -> Access:
