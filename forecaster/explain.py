@@ -33,7 +33,7 @@ class Explanation:
         state: How far to trust it; `reasons` says why.
         index: Start of each bucket, UTC.
         step: Width of a bucket.
-        median: What the parts add up to, exactly; the forecast's median to one part in 10^12 of its peak.
+        median: What the parts add up to, exactly; the forecast's median to one part in 10^12 of the largest part.
         baseline: Mean demand of up to four whole weeks before, without events; the same for every step.
         trend: How far the level has moved from there.
         season: Shape of day and week around the level.
@@ -41,6 +41,7 @@ class Explanation:
         correction: Pull of the newest observations away from the usual shape.
         model_weights: Member -> share of the forecast.
         sentence: The highest step, in one sentence.
+        quantum: The power of two that all parts are whole multiples of.
     """
 
     model: str
@@ -56,6 +57,7 @@ class Explanation:
     model_weights: dict[str, float]
     reasons: tuple[str, ...]
     sentence: str
+    quantum: float
 
 
 def explain(
@@ -87,9 +89,11 @@ def decompose(
     usual = _usual(grid, len(still), events)
     level = float(usual.mean())
     drift = _day_mean(still - usual, grid.day)
-    unit = quantum(result.median)
+    whole = np.full(len(still), level)
+    # The largest of all: a level that has collapsed leaves parts far larger than the median.
+    unit = quantum(result.median, whole, drift, still, parts.event, parts.correction)
     median = rounded(result.median, unit)
-    baseline = rounded(np.full(len(still), level), unit)
+    baseline = rounded(whole, unit)
     trend, event = rounded(drift, unit), rounded(parts.event, unit)
     correction = rounded(parts.correction, unit)
     # The season takes what rounding left, so that nothing is lost.
@@ -110,12 +114,13 @@ def decompose(
         sentence=describe(
             result.index[int(median.argmax())], median, baseline, trend, season, event, correction
         ),
+        quantum=unit,
     )
 
 
-def quantum(values: Floats) -> float:
-    """Return the power of two that parts of `values` are rounded to."""
-    peak = float(np.abs(values).max(initial=0.0))
+def quantum(*parts: Floats) -> float:
+    """Return the power of two that `parts` are rounded to."""
+    peak = max(float(np.abs(part).max(initial=0.0)) for part in parts)
     return 2.0 ** (floor(log2(peak)) - QUANTUM_BITS) if peak > 0.0 else 2.0**-QUANTUM_BITS
 
 

@@ -23,7 +23,7 @@ from controller.ports import NearModel, Refit
 from forecaster import Event as KnownEvent
 from forecaster import ForecastInputError, nowcast
 from forecaster.candidates import forecast_as
-from forecaster.explain import decompose, quantum, rounded
+from forecaster.explain import decompose, rounded
 from forecaster.nearcast import Nearcast, Newest, calibrate, long_mean, short_mean
 from forecaster.types import Floats
 
@@ -352,7 +352,7 @@ def _fit(
         step=step,
         levels=LEVELS,
         # Rounded to what the parts of the median are multiples of, far below what anybody can measure.
-        qps=tuple(tuple(row) for row in rounded(result.values, quantum(result.median)).tolist()),
+        qps=tuple(tuple(row) for row in rounded(result.values, why.quantum).tolist()),
         state=ForecastState(result.state.value),
         event_ids=frozenset(e.id for e in events if e.end_at > start_at),
         reasons=result.reasons,

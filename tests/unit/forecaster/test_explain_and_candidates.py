@@ -45,6 +45,20 @@ def test_the_parts_add_up_to_the_median_exactly_in_any_order(model: str, days: i
     assert [fsum(column) for column in rows.T] == found.median.tolist()
 
 
+@pytest.mark.parametrize("scale", [1e-9, 1.0, 1e9])
+@pytest.mark.parametrize("fall", [1e-6, 1e6])
+def test_parts_far_larger_than_the_median_still_add_up_exactly(scale: float, fall: float) -> None:
+    history = hourly(30) * scale
+    history.iloc[-24 * 3 :] *= fall
+
+    found = explain(history, 24)
+    rows = parts(found)
+
+    assert np.isfinite(rows).all()
+    assert (rows.sum(axis=0) == found.median).all()
+    assert (rows / found.quantum == np.round(rows / found.quantum)).all()
+
+
 def test_the_median_explained_is_the_median_forecast() -> None:
     history = hourly(28)
 
