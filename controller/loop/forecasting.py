@@ -76,8 +76,11 @@ class Forecasting:
         for workload in workloads:
             async with self._store.unit_of_work() as uow:
                 stored = await uow.forecasts.latest(workload.name)
+                standing = await uow.accuracy.standing(workload.name)
             if stored is not None:
                 self.bands.setdefault(workload.name, stored[1])
+            if standing is not None:
+                self.trust.setdefault(workload.name, standing.trust)
 
     async def refresh(self, workloads: Sequence[Workload], events: dict[str, tuple[Event, ...]]) -> int:
         """Refit what is due; return how many forecasts were made."""

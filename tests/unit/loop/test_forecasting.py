@@ -158,6 +158,17 @@ async def test_a_fleet_that_is_due_after_a_stop_takes_its_backtests_one_after_an
     assert 0 == held[0] < held[1] < held[2] == len(workloads)
 
 
+async def test_a_new_leader_does_not_trust_what_the_last_one_distrusted(
+    fleet: Fleet, process: Make, recommender: Workload
+) -> None:
+    fleet.store.tables.standings["recommender"] = Standing("recommender", trust=Trust.DISTRUSTED)
+    leader = process("a").forecasting
+
+    await leader.load([recommender])
+
+    assert {"recommender": Trust.DISTRUSTED} == leader.trust
+
+
 async def test_a_defect_in_judging_costs_no_forecast(
     fleet: Fleet, process: Make, recommender: Workload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
