@@ -32,7 +32,7 @@ from sqlalchemy.engine import make_url
 from controller.adapters.clock import SystemClock
 from controller.adapters.embedded.stack import embedded_stack
 from controller.adapters.postgres import PostgresStore, migrate
-from controller.adapters.postgres.traffic import _COPY_HEAD, _COPY_STRAIGHT, _COPY_TAIL, _encode
+from controller.adapters.postgres.traffic import _COPY_HEAD, _COPY_STRAIGHT, _COPY_TAIL, encode_rows
 from controller.adapters.redis import RedisSignalCache
 from controller.adapters.samples import sound_blocks
 from controller.api.server import ApiDependencies, serve
@@ -279,7 +279,8 @@ async def measure_ingest(
     blocks = ingest_blocks(first_minute, minutes)
     rows = minutes * WORKLOADS
     groups = [blocks[at : at + 10] for at in range(0, WORKLOADS, 10)]
-    encoded = [[data for columns in sound_blocks(group) for data in _encode(columns)] for group in groups]
+    columns = [sound_blocks(group) for group in groups]
+    encoded = [list(encode_rows(each, each.series)) for each in columns]
     batches = [
         telemetry_service_pb2.StreamTrafficRequest(
             source="gateway",

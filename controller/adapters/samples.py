@@ -5,14 +5,16 @@ batch for one bad sample and names it, so that nothing is half written. Called b
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from controller.core.resources import TrafficBlock, TrafficSample
+from controller.core.resources import TrafficBlock, TrafficSample, join_blocks
 
 Floats = npt.NDArray[np.float64]
 
@@ -69,105 +71,112 @@ def _problem(sample: TrafficSample) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """A block's columns as arrays, checked. An unknown count is NaN."""
+class Series(NamedTuple):
+    """One workload's rows in the columns."""
 
     workload: str
     source: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Checked blocks, ordered by workload, their columns end to end. An unknown count is NaN."""
+
+    series: tuple[Series, ...]
     minutes: npt.NDArray[np.int64]
     demand_counts: Floats
     served_counts: Floats
     rejected_counts: Floats
     coverages: Floats
 
-    def part(self, rows: slice) -> "Columns":
-        """Some of the rows."""
-        return Columns(
-            self.workload,
-            self.source,
-            self.minutes[rows],
-            self.demand_counts[rows],
-            self.served_counts[rows],
-            self.rejected_counts[rows],
-            self.coverages[rows],
-        )
 
-
-def sound_blocks(blocks: Sequence[TrafficBlock]) -> list[Columns]:
-    """Check every block; return them ordered by workload.
+def sound_blocks(blocks: Sequence[TrafficBlock]) -> Columns:
+    """Check every block; blocks without minutes are left out.
 
     Raises:
         ValueError: names the first bad column, for example ``blocks[3].demand_counts``.
     """
-    found: dict[str, Columns] = {}
+    seen: set[str] = set()
     for index, block in enumerate(blocks):
-        columns = _columns(block, f"blocks[{index}]")
-        if columns.workload in found:
+        if not block.workload or not block.source:
+            raise ValueError(f"blocks[{index}].workload, source: must not be empty; name both")
+        if block.workload in seen:
             raise ValueError(
                 f"blocks[{index}].workload: {block.workload} is there twice; give one block each"
             )
-        found[columns.workload] = columns
-    # Ordered, so that writers of overlapping batches lock rows in one order and cannot deadlock.
-    return [found[name] for name in sorted(found)]
-
-
-def _columns(block: TrafficBlock, at: str) -> Columns:
-    minutes = np.asarray(block.minutes, np.int64)
-    count = len(minutes)
-
-    def column(name: str, default: float) -> Floats:
-        given: Sequence[float] | None = getattr(block, name)
-        values = np.full(count, default) if given is None else np.asarray(given, np.float64)
-        if len(values) != count:
-            raise ValueError(f"{at}.{name}: has {len(values)} values for {count} minutes")
-        return values
-
-    columns = Columns(
-        block.workload,
-        block.source,
-        minutes,
-        column("demand_counts", math.nan),
-        column("served_counts", math.nan),
-        column("rejected_counts", math.nan),
-        column("coverages", 1.0),
+        seen.add(block.workload)
+    joined = join_blocks(blocks)
+    ends = joined.ends.tolist()
+    series = (
+        Series(block.workload, block.source, start, end)
+        for block, start, end in zip(blocks, [0, *ends], ends, strict=False)
+        if start < end
     )
-    if not block.workload or not block.source:
-        raise ValueError(f"{at}.workload, source: must not be empty; name both")
+    columns = Columns(
+        # Ordered, so that writers of overlapping batches lock rows in one order and cannot deadlock.
+        tuple(sorted(series)),
+        np.frombuffer(joined.minutes, np.int64),
+        np.frombuffer(joined.demand_counts, np.float64),
+        np.frombuffer(joined.served_counts, np.float64),
+        np.frombuffer(joined.rejected_counts, np.float64),
+        np.frombuffer(joined.coverages, np.float64),
+    )
+    _check_columns(columns, lambda row: bisect_right(ends, row))
+    return columns
+
+
+def _check_columns(columns: Columns, block_of: Callable[[int], int]) -> None:
     first, last = int(FIRST_AT.timestamp()) // 60, int(LAST_AT.timestamp()) // 60
-    if count and not (first <= minutes[0] and minutes[-1] < last and bool((np.diff(minutes) > 0).all())):
-        raise ValueError(f"{at}.minutes: must ascend within {FIRST_AT.year} to {LAST_AT.year}")
-    if not bool(np.isfinite(columns.demand_counts).all()):
-        raise ValueError(f"{at}.demand_counts: must be finite; leave the minute out if it is unknown")
+    minutes = columns.minutes
+    ascends = np.ones(len(minutes), np.bool_)
+    ascends[1:] = minutes[1:] > minutes[:-1]
+    ascends[[series.start for series in columns.series]] = True
+    _require(
+        ascends & (minutes >= first) & (minutes < last),
+        block_of,
+        f"minutes: must ascend within {FIRST_AT.year} to {LAST_AT.year}",
+    )
+    _require(
+        np.isfinite(columns.demand_counts),
+        block_of,
+        "demand_counts: must be finite; leave the minute out if it is unknown",
+    )
     for name in ("demand_counts", "served_counts", "rejected_counts"):
         values: Floats = getattr(columns, name)
         # A comparison with NaN is false: what is unknown passes.
-        if bool(((values < 0) | (values == math.inf)).any()):
-            raise ValueError(f"{at}.{name}: must be finite and at least 0")
-    if not bool(((columns.coverages >= 0) & (columns.coverages <= 1)).all()):
-        raise ValueError(f"{at}.coverages: must be shares between 0 and 1")
-    return columns
+        _require(~((values < 0) | (values == math.inf)), block_of, f"{name}: must be finite and at least 0")
+    _require(
+        (columns.coverages >= 0) & (columns.coverages <= 1),
+        block_of,
+        "coverages: must be shares between 0 and 1",
+    )
+
+
+def _require(ok: npt.NDArray[np.bool_], block_of: Callable[[int], int], said: str) -> None:
+    if not ok.all():
+        raise ValueError(f"blocks[{block_of(int(np.argmin(ok)))}].{said}")
 
 
 def samples_in(columns: Columns) -> Iterator[TrafficSample]:
     """The same minutes one by one."""
-    for minute, demand, served, rejected, coverage in zip(
-        columns.minutes.tolist(),
-        columns.demand_counts.tolist(),
-        columns.served_counts.tolist(),
-        columns.rejected_counts.tolist(),
-        columns.coverages.tolist(),
-        strict=True,
-    ):
-        yield TrafficSample(
-            columns.workload,
-            EPOCH + MINUTE * minute,
-            demand,
-            None if math.isnan(served) else served,
-            None if math.isnan(rejected) else rejected,
-            columns.source,
-            coverage,
-        )
+    minutes, coverages = columns.minutes.tolist(), columns.coverages.tolist()
+    demand, served, rejected = (
+        [None if math.isnan(count) else count for count in counts.tolist()]
+        for counts in (columns.demand_counts, columns.served_counts, columns.rejected_counts)
+    )
+    for series in columns.series:
+        for row in range(series.start, series.end):
+            yield TrafficSample(
+                series.workload,
+                EPOCH + MINUTE * minutes[row],
+                demand[row] or 0.0,
+                served[row],
+                rejected[row],
+                series.source,
+                coverages[row],
+            )
 
 
 def step_grid(start_at: datetime, end_at: datetime, step: timedelta) -> list[datetime]:

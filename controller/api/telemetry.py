@@ -1,6 +1,8 @@
 """TelemetryService: map samples with one clock reading and run the use case. No rule lives here."""
 # ruff: noqa: N802 -- the protocol names the methods
 
+import contextlib
+import math
 from array import array
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import TypeVar
@@ -30,10 +32,17 @@ class TelemetryServicer(telemetry_service_pb2_grpc.TelemetryServiceServicer):
     ) -> telemetry_service_pb2.RecordTrafficResponse:
         """Store demand per minute."""
         del context
+        now = self._deps.clock.now()
+        blocks = _columns(request)
+        if blocks is not None:
+            # What is wrong with a batch is found out below, where each sample bears its own name.
+            with contextlib.suppress(InvalidError):
+                written = await telemetry.record_blocks(self._deps.store, blocks, now, set())
+                return telemetry_service_pb2.RecordTrafficResponse(written_count=written)
         samples = _mapped(
             request.samples, lambda message, at: mappers.sample_from_wire(message, request.source, at)
         )
-        written = await telemetry.record_traffic(self._deps.store, samples, self._deps.clock.now())
+        written = await telemetry.record_traffic(self._deps.store, samples, now)
         return telemetry_service_pb2.RecordTrafficResponse(written_count=written)
 
     async def StreamTraffic(
@@ -66,6 +75,39 @@ class TelemetryServicer(telemetry_service_pb2_grpc.TelemetryServiceServicer):
         backlogs = _mapped(request.samples, lambda message, at: mappers.backlog_from_wire(message, at, now))
         kept = await telemetry.record_backlog(self._deps.store, self._deps.signals, backlogs, now)
         return telemetry_service_pb2.RecordBacklogResponse(written_count=kept)
+
+
+def _columns(request: telemetry_service_pb2.RecordTrafficRequest) -> list[TrafficBlock] | None:
+    """The samples by workload, in columns, which are stored far faster; None where one is out of the ordinary."""
+    if len(request.samples) > telemetry.SAMPLES_MAX:
+        return None
+    rows: dict[str, list[tuple[int, float, float, float, float]]] = {}
+    for sample in request.samples:
+        minute, rest = divmod(sample.minute_time.seconds, 60)
+        prefix, _, name = sample.workload.partition("/")
+        row = (
+            minute,
+            sample.demand_count if sample.HasField("demand_count") else math.nan,
+            sample.served_count,
+            sample.rejected_count,
+            sample.coverage if sample.HasField("coverage") else 1.0,
+        )
+        if rest or sample.minute_time.nanos or prefix != "workloads" or not math.isfinite(sum(row)):
+            return None
+        # Unknown is NaN in columns, which a sample of its own must not say.
+        served = row[2] if sample.HasField("served_count") else math.nan
+        rejected = row[3] if sample.HasField("rejected_count") else math.nan
+        rows.setdefault(name, []).append((minute, row[1], served, rejected, row[4]))
+    blocks: list[TrafficBlock] = []
+    for name, found in rows.items():
+        found.sort()
+        minutes, *columns = zip(*found, strict=True)
+        blocks.append(
+            TrafficBlock(
+                name, request.source, array("q", minutes), *(array("d", column) for column in columns)
+            )
+        )
+    return blocks
 
 
 async def _next(requests: AsyncIterator[T]) -> T | None:

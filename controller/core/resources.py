@@ -4,6 +4,8 @@ Pure values. The API's mappers fill them from requests, the stores keep them, th
 into the occurrences (``types.Event``) that the core decides with.
 """
 
+import math
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -117,6 +119,48 @@ class TrafficBlock:
     served_counts: Sequence[float] | None = None
     rejected_counts: Sequence[float] | None = None
     coverages: Sequence[float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedBlocks:
+    """Blocks end to end, as buffers: block n has the rows from ``ends[n - 1]`` (0 for the first) up to ``ends[n]``.
+
+    An unknown count is NaN, a coverage that was not given 1.
+    """
+
+    ends: "array[int]"
+    minutes: "array[int]"
+    demand_counts: "array[float]"
+    served_counts: "array[float]"
+    rejected_counts: "array[float]"
+    coverages: "array[float]"
+
+
+def join_blocks(blocks: Sequence[TrafficBlock]) -> JoinedBlocks:
+    """Put blocks end to end: thousands of short ones cost hardly more than one long one.
+
+    Raises:
+        ValueError: a column has another length than its minutes; names block and column.
+    """
+    joined = JoinedBlocks(array("q"), array("q"), *(array("d") for _ in range(4)))
+    columns = (
+        ("demand_counts", joined.demand_counts, math.nan),
+        ("served_counts", joined.served_counts, math.nan),
+        ("rejected_counts", joined.rejected_counts, math.nan),
+        ("coverages", joined.coverages, 1.0),
+    )
+    for index, block in enumerate(blocks):
+        count = len(block.minutes)
+        joined.minutes.extend(block.minutes)
+        joined.ends.append(len(joined.minutes))
+        for name, column, unknown in columns:
+            given: Sequence[float] | None = getattr(block, name)
+            if given is None:
+                given = array("d", (unknown,)) * count
+            if len(given) != count:
+                raise ValueError(f"blocks[{index}].{name}: has {len(given)} values for {count} minutes")
+            column.extend(given)
+    return joined
 
 
 @dataclass(frozen=True, slots=True)

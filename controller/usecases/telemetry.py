@@ -1,13 +1,14 @@
 """Take demand that others measured. Nothing of a bad batch is stored, and every bad field is named."""
 
+from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import numpy as np
 import numpy.typing as npt
 
-from controller.core.resources import TrafficBlock, TrafficSample
+from controller.core.resources import JoinedBlocks, TrafficBlock, TrafficSample, join_blocks
 from controller.ports import SignalCache, Store, UnitOfWork
 from controller.usecases.errors import Findings, InvalidError, Violation
 from controller.usecases.workload_rules import DAY, MINUTE, SECOND
@@ -79,14 +80,20 @@ async def record_blocks(store: Store, blocks: Sequence[TrafficBlock], now: datet
     findings.text("source", blocks[0].source, 1, 63)
     seen: set[str] = set()
     for index, block in enumerate(blocks):
+        if block.workload in seen:
+            findings.add(f"series[{index}].workload", "is there twice; give one series per workload")
+        seen.add(block.workload)
+        for name in ("demand_counts", "served_counts", "rejected_counts", "coverages"):
+            given: Sequence[float] | None = getattr(block, name)
+            if given is not None and len(given) != len(block.minutes):
+                findings.add(
+                    f"series[{index}].{name}",
+                    f"must have one value per minute, {len(block.minutes)}; got {len(given)}",
+                )
         if len(findings.violations) >= VIOLATIONS_MAX:
             break
-        at = f"series[{index}]"
-        findings.require(
-            block.workload not in seen, f"{at}.workload", "is there twice; give one series per workload"
-        )
-        seen.add(block.workload)
-        _check_block(block, at, now, findings)
+    findings.raise_if_any()
+    _check_blocks(join_blocks(blocks), now, findings)
     findings.raise_if_any()
     async with store.unit_of_work() as uow:
         await _check_workloads(uow, [block.workload for block in blocks], known, "series")
@@ -96,66 +103,40 @@ async def record_blocks(store: Store, blocks: Sequence[TrafficBlock], now: datet
     return written
 
 
-def _check_block(block: TrafficBlock, at: str, now: datetime, findings: Findings) -> None:
-    minutes = np.asarray(block.minutes, np.int64)
-    oldest, newest = (int(limit.timestamp() // 60) for limit in (now - AGE_MAX, now + SKEW_MAX))
-    _check_column(
-        findings,
-        f"{at}.minutes",
-        minutes,
-        (minutes >= oldest) & (minutes <= newest),
-        "must be whole minutes since 1970, at most 10 years ago and not in the future; now it is "
-        f"{int(now.astimezone(UTC).timestamp() // 60)}",
-    )
-    falls = np.ones(len(minutes), np.bool_)
-    falls[1:] = minutes[1:] > minutes[:-1]
-    _check_column(findings, f"{at}.minutes", minutes, falls, "must ascend without repetition; sort them")
-    for name, optional in (("demand_counts", False), ("served_counts", True), ("rejected_counts", True)):
-        counts = _column(block, name, at, findings)
-        if counts is not None:
-            ok = (counts >= 0) & (counts <= COUNT_MAX)
-            _check_column(
-                findings,
-                f"{at}.{name}",
-                counts,
-                ok | np.isnan(counts) if optional else ok,
-                f"must be finite, at least 0 and at most {COUNT_MAX:g} requests",
-            )
-    coverages = _column(block, "coverages", at, findings)
-    if coverages is not None:
-        _check_column(
-            findings,
-            f"{at}.coverages",
-            coverages,
-            (coverages > 0) & (coverages <= 1),
-            "must be more than 0 and at most 1",
-        )
+def _check_blocks(joined: JoinedBlocks, now: datetime, findings: Findings) -> None:
+    """Check all series at once: thousands of short ones must not hold the event loop."""
+    ends = joined.ends.tolist()
+    minutes = np.frombuffer(joined.minutes, np.int64)
+    oldest, present, newest = (int(limit.timestamp() // 60) for limit in (now - AGE_MAX, now, now + SKEW_MAX))
+    ascends = np.ones(len(minutes), np.bool_)
+    ascends[1:] = minutes[1:] > minutes[:-1]
+    ascends[[start for start in (0, *ends) if start < len(minutes)]] = True
+    counts = f"must be finite, at least 0 and at most {COUNT_MAX:g} requests"
 
+    def counted(given: Sequence[float], *, optional: bool) -> npt.NDArray[np.bool_]:
+        values = np.frombuffer(given, np.float64)  # type: ignore[call-overload] # buffers, as joined
+        ok: npt.NDArray[np.bool_] = (values >= 0) & (values <= COUNT_MAX)
+        return ok | np.isnan(values) if optional else ok
 
-def _column(block: TrafficBlock, name: str, at: str, findings: Findings) -> npt.NDArray[np.float64] | None:
-    """The column if it is there and as long as the minutes."""
-    given: Sequence[float] | None = getattr(block, name)
-    if given is None:
-        return None
-    wanted = len(block.minutes)
-    if not findings.require(
-        len(given) == wanted, f"{at}.{name}", f"must have one value per minute, {wanted}; got {len(given)}"
+    coverages = np.frombuffer(joined.coverages, np.float64)
+    for name, ok, said in (
+        (
+            "minutes",
+            (minutes >= oldest) & (minutes <= newest),
+            f"must be whole minutes since 1970, at most 10 years ago and not after now, {present}",
+        ),
+        ("minutes", ascends, "must ascend without repetition; sort them"),
+        ("demand_counts", counted(joined.demand_counts, optional=False), counts),
+        ("served_counts", counted(joined.served_counts, optional=True), counts),
+        ("rejected_counts", counted(joined.rejected_counts, optional=True), counts),
+        ("coverages", (coverages > 0) & (coverages <= 1), "must be more than 0 and at most 1"),
     ):
-        return None
-    return np.asarray(given, np.float64)
-
-
-def _check_column(
-    findings: Findings,
-    field: str,
-    values: npt.NDArray[np.float64] | npt.NDArray[np.int64],
-    ok: npt.NDArray[np.bool_],
-    description: str,
-) -> None:
-    """Name the first value that is not as described."""
-    if not ok.all():
-        index = int(np.argmin(ok))
-        findings.add(f"{field}[{index}]", f"{description}; got {values[index].item():g}")
+        if not ok.all():
+            row = int(np.argmin(ok))
+            index = bisect_right(ends, row)
+            values: Sequence[float] = getattr(joined, name)
+            at = f"series[{index}].{name}[{row - (ends[index - 1] if index else 0)}]"
+            findings.add(at, f"{said}; got {values[row]:g}")
 
 
 async def record_backlog(

@@ -347,7 +347,7 @@ class _Traffic:
         return len(rows)
 
     async def upsert_blocks(self, blocks: Sequence[TrafficBlock]) -> int:
-        return await self.upsert([row for columns in sound_blocks(blocks) for row in samples_in(columns)])
+        return await self.upsert(list(samples_in(sound_blocks(blocks))))
 
     async def read(
         self, workload: str, start_at: datetime, end_at: datetime, *, step: timedelta = MINUTE

@@ -6,6 +6,7 @@ partitions, three times as fast as through the staging table that merges. Refuse
 anything is written. Called through the unit of work.
 """
 
+import math
 import struct
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
@@ -14,6 +15,7 @@ from operator import attrgetter
 from typing import Any, LiteralString
 
 import numpy as np
+import numpy.typing as npt
 from sqlalchemy import text
 
 from controller.adapters.postgres.database import Session
@@ -22,6 +24,7 @@ from controller.adapters.samples import (
     EPOCH,
     MINUTE,
     Columns,
+    Series,
     mean_qps,
     sound_blocks,
     sound_samples,
@@ -116,37 +119,35 @@ class PostgresTrafficStore:
 
     async def upsert_blocks(self, blocks: Sequence[TrafficBlock]) -> int:
         """Store minutes in columns; return how many there are."""
-        given = [columns for columns in sound_blocks(blocks) if len(columns.minutes)]
-        days = {int(day) for columns in given for day in np.unique(columns.minutes // 1440)}
+        columns = sound_blocks(blocks)
+        days = {EPOCH + timedelta(days=int(day)) for day in np.unique(columns.minutes // 1440)}
         if days:
-            await self._partitions.ensure(
-                self._session, TRAFFIC, {EPOCH + timedelta(days=day) for day in days}
-            )
-        for batch in _batches(given):
-            if not await self._copy_new(batch):
-                await self._merge(batch)
-        return sum(len(columns.minutes) for columns in given)
+            await self._partitions.ensure(self._session, TRAFFIC, days)
+        for batch in _batches(columns.series):
+            if not await self._copy_new(columns, batch):
+                await self._merge(columns, batch)
+        return len(columns.minutes)
 
-    async def _copy_new(self, batch: Sequence[Columns]) -> bool:
+    async def _copy_new(self, columns: Columns, batch: Sequence[Series]) -> bool:
         """Copy straight into the partitions unless one of the minutes is there already."""
-        if len(batch) > _PROBES_MAX or await self._any_stored(batch):
+        if len(batch) > _PROBES_MAX or await self._any_stored(columns, batch):
             return False
         await self._session.execute(text("SAVEPOINT new_traffic"))
         try:
-            await self._copy(_COPY_STRAIGHT, batch)
+            await self._copy(_COPY_STRAIGHT, columns, batch)
         except ConflictError:  # somebody else stored one of them between the look and the copy
             await self._session.execute(text("ROLLBACK TO SAVEPOINT new_traffic"))
             return False
         await self._session.execute(text("RELEASE SAVEPOINT new_traffic"))
         return True
 
-    async def _any_stored(self, batch: Sequence[Columns]) -> bool:
-        firsts = [EPOCH + MINUTE * int(columns.minutes[0]) for columns in batch]
-        lasts = [EPOCH + MINUTE * int(columns.minutes[-1]) for columns in batch]
+    async def _any_stored(self, columns: Columns, batch: Sequence[Series]) -> bool:
+        firsts = [EPOCH + MINUTE * int(columns.minutes[series.start]) for series in batch]
+        lasts = [EPOCH + MINUTE * int(columns.minutes[series.end - 1]) for series in batch]
         found = await self._session.execute(
             _ANY_STORED,
             {
-                "workloads": [columns.workload for columns in batch],
+                "workloads": [series.workload for series in batch],
                 "firsts": firsts,
                 "lasts": lasts,
                 "first_at": min(firsts),
@@ -155,19 +156,18 @@ class PostgresTrafficStore:
         )
         return bool(found.scalar_one())
 
-    async def _merge(self, batch: Sequence[Columns]) -> None:
+    async def _merge(self, columns: Columns, batch: Sequence[Series]) -> None:
         await self._session.execute(_STAGING)
         await self._session.execute(_EMPTY)
-        await self._copy(_COPY_STAGED, batch)
+        await self._copy(_COPY_STAGED, columns, batch)
         await self._session.execute(_UPSERT)
 
-    async def _copy(self, statement: LiteralString, batch: Sequence[Columns]) -> None:
+    async def _copy(self, statement: LiteralString, columns: Columns, batch: Sequence[Series]) -> None:
         with self._session.limited():
             async with self._session.driver.cursor() as cursor, cursor.copy(statement) as copy:
                 await copy.write(_COPY_HEAD)
-                for columns in batch:
-                    for rows in _encode(columns):
-                        await copy.write(rows)
+                for rows in encode_rows(columns, batch):
+                    await copy.write(rows)
                 await copy.write(_COPY_TAIL)
 
     async def read(
@@ -195,15 +195,16 @@ class PostgresTrafficStore:
         return None if row.first_at is None else (row.first_at, row.last_at)
 
 
-def _batches(given: Sequence[Columns]) -> Iterator[list[Columns]]:
-    batch: list[Columns] = []
+def _batches(series: Sequence[Series]) -> Iterator[list[Series]]:
+    """Parts of at most so many rows as a statement takes; a long series is cut."""
+    batch: list[Series] = []
     room = _ROWS_PER_STATEMENT
-    for columns in given:
-        at = 0
-        while at < len(columns.minutes):
-            part = columns.part(slice(at, at + room))
-            batch.append(part)
-            at, room = at + len(part.minutes), room - len(part.minutes)
+    for each in series:
+        at = each.start
+        while at < each.end:
+            end = min(each.end, at + room)
+            batch.append(each._replace(start=at, end=end))
+            at, room = end, room - (end - at)
             if not room:
                 yield batch
                 batch, room = [], _ROWS_PER_STATEMENT
@@ -211,28 +212,62 @@ def _batches(given: Sequence[Columns]) -> Iterator[list[Columns]]:
         yield batch
 
 
-def _encode(columns: Columns) -> Iterator[bytes]:
-    """The rows as binary COPY has them, in runs of the same unknowns: a NULL has no bytes, so rows differ in length."""
+def encode_rows(columns: Columns, batch: Sequence[Series]) -> Iterator[bytes]:
+    """The rows as binary COPY has them, in pieces."""
     unknown = 2 * np.isnan(columns.served_counts) + np.isnan(columns.rejected_counts)
-    edges = (np.flatnonzero(np.diff(unknown)) + 1).tolist()
-    for start, end in pairwise([0, *edges, len(unknown)]):
-        yield _encode_run(columns.part(slice(start, end)))
+    at_us = (columns.minutes - _COPY_EPOCH_MINUTES) * _MINUTE_US
+    for series in batch:
+        if series.end - series.start < _LONG:
+            yield _encode_short(columns, series, at_us)
+            continue
+        # In runs of the same unknowns: a NULL has no bytes, so rows differ in length.
+        edges = np.flatnonzero(np.diff(unknown[series.start : series.end])) + series.start + 1
+        for start, end in pairwise([series.start, *edges.tolist(), series.end]):
+            yield _encode_run(columns, series._replace(start=start, end=end), at_us)
 
 
-def _encode_run(run: Columns) -> bytes:
+# From about so many rows on, an array of them is made faster than each by itself.
+_LONG = 24
+
+
+def _encode_short(columns: Columns, series: Series, at_us: npt.NDArray[np.int64]) -> bytes:
+    workload, source = series.workload.encode(), series.source.encode()
+    head = struct.pack(">hi", len(_TYPES), len(workload)) + workload
+    middle = struct.pack(">i", len(source)) + source
+    pieces: list[bytes] = []
+    for row in range(series.start, series.end):
+        pieces += (
+            head,
+            struct.pack(">iqid", 8, at_us[row], 8, columns.demand_counts[row]),
+            _cell(columns.served_counts[row]),
+            _cell(columns.rejected_counts[row]),
+            middle,
+            struct.pack(">id", 8, columns.coverages[row]),
+        )
+    return b"".join(pieces)
+
+
+def _cell(count: float) -> bytes:
+    return _NULL if math.isnan(count) else struct.pack(">id", 8, count)
+
+
+_NULL = struct.pack(">i", -1)
+
+
+def _encode_run(columns: Columns, run: Series, at_us: npt.NDArray[np.int64]) -> bytes:
     workload, source = run.workload.encode(), run.source.encode()
-    at_us = (run.minutes - _COPY_EPOCH_MINUTES) * _MINUTE_US
+    rows = slice(run.start, run.end)
     # (width in bytes or None for NULL, type, values), in the order of the columns
     cells: list[tuple[int | None, str, Any]] = [
         (len(workload), f"S{len(workload)}", workload),
-        (8, ">i8", at_us),
-        (8, ">f8", run.demand_counts),
+        (8, ">i8", at_us[rows]),
+        (8, ">f8", columns.demand_counts[rows]),
         *(
             (None if np.isnan(counts[0]) else 8, ">f8", counts)
-            for counts in (run.served_counts, run.rejected_counts)
+            for counts in (columns.served_counts[rows], columns.rejected_counts[rows])
         ),
         (len(source), f"S{len(source)}", source),
-        (8, ">f8", run.coverages),
+        (8, ">f8", columns.coverages[rows]),
     ]
     fields: list[tuple[str, str]] = [("count", ">i2")]
     values: dict[str, Any] = {"count": len(cells)}
@@ -242,7 +277,7 @@ def _encode_run(run: Columns) -> bytes:
         if width is not None:
             fields.append((f"value{index}", kind))
             values[f"value{index}"] = value
-    rows = np.empty(len(run.minutes), np.dtype(fields))
+    made = np.empty(run.end - run.start, np.dtype(fields))
     for name, value in values.items():
-        rows[name] = value
-    return rows.tobytes()
+        made[name] = value
+    return made.tobytes()

@@ -149,8 +149,7 @@ async def test_rows_are_the_same_whether_copied_or_merged(
             rows = await (await connection.execute(query)).fetchall()
         expected = [
             (s.workload, s.minute_at, s.demand_count, s.served_count, s.rejected_count, s.source, s.coverage)
-            for columns in sound_blocks([given(demand)])
-            for s in samples_in(columns)
+            for s in samples_in(sound_blocks([given(demand)]))
         ]
         assert expected == rows
 
