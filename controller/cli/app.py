@@ -15,7 +15,9 @@ from controller.cli import (
     events,
     forecasts,
     ingest,
+    kubernetes,
     offline,
+    registry,
     servers,
     tokens,
     traffic,
@@ -42,6 +44,8 @@ app.add_typer(decisions.app, name="decisions", rich_help_panel="Use")
 app.add_typer(audit.app, name="audit", rich_help_panel="Use")
 app.add_typer(tokens.app, name="token", rich_help_panel="Use")
 app.add_typer(engines.app, name="engine", rich_help_panel="Use")
+app.add_typer(registry.app, name="registry", rich_help_panel="Use")
+app.add_typer(kubernetes.kubernetes, name="kubernetes", rich_help_panel="Run")
 app.command(rich_help_panel="Use")(traffic.forecast)
 app.command(rich_help_panel="Use")(forecasts.explain)
 app.command(rich_help_panel="Use")(forecasts.accuracy)

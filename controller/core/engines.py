@@ -19,12 +19,20 @@ class EngineKind(StrEnum):
     ONNX_RUNTIME = "ONNX_RUNTIME"
 
 
+class HardwareCompatibility(StrEnum):
+    """On which other GPUs than those it was built for an engine may run."""
+
+    NONE = "NONE"
+    SAME_COMPUTE_CAPABILITY = "SAME_COMPUTE_CAPABILITY"
+    AMPERE_PLUS = "AMPERE_PLUS"
+
+
 class EngineState(StrEnum):
     """Life of an engine. Changed by custom methods only."""
 
     BUILT = "BUILT"  # not validated, or the newest validation failed
     VALIDATED = "VALIDATED"
-    ACTIVE = "ACTIVE"  # the one to serve, of its model and compute capability
+    ACTIVE = "ACTIVE"  # the one to serve, of its model, kind and compute capabilities
     RETIRED = "RETIRED"
 
 
@@ -77,9 +85,12 @@ class Engine:
     runtime_version: str
     model_version: str = "1"
     cuda_version: str = ""
-    compute_capability: str = ""
+    runtime_version_min: str = ""
+    driver_version: str = ""
+    gpu_type: str = ""  # of the building machine
+    compute_capabilities: tuple[str, ...] = ()
     version_compatible: bool = False
-    hardware_compatible: bool = False
+    hardware_compatibility: HardwareCompatibility = HardwareCompatibility.NONE
     uri: str = ""
     size_bytes: int = 0
     build_options: tuple[tuple[str, str], ...] = ()
@@ -96,9 +107,9 @@ class Engine:
     generation: int = 1
 
     @property
-    def slot(self) -> tuple[str, str]:
-        """One engine of a slot is active at a time: the model, and the hardware it serves on."""
-        return self.model_name, self.compute_capability
+    def slot(self) -> tuple[str, EngineKind, tuple[str, ...]]:
+        """One engine of a slot is active at a time: the model, and what it serves on."""
+        return self.model_name, self.kind, tuple(sorted(self.compute_capabilities))
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,8 @@ ENGINE_FIELDS: Mapping[str, Field[Engine]] = {
     "kind": Field(lambda e: e.kind.value, choices=tuple(EngineKind), prefix="ENGINE_KIND_"),
     "precision": Field(lambda e: e.precision.value),
     "runtime_version": Field(lambda e: e.runtime_version),
-    "compute_capability": Field(lambda e: e.compute_capability),
+    "compute_capability": Field(lambda e: e.compute_capabilities),
+    "gpu_type": Field(lambda e: e.gpu_type),
     "state": Field(lambda e: e.state.value, choices=tuple(EngineState), prefix="ENGINE_STATE_"),
     "created_by": Field(lambda e: e.created_by),
     "create_time": Field(lambda e: e.created_at, Kind.TIME),
@@ -82,18 +83,14 @@ def check_engine(engine: Engine, findings: Findings) -> None:
         "runtime_version",
         'must be a version such as "10.8.0", up to 40 characters',
     )
-    findings.require(
-        not engine.cuda_version or _VERSION.fullmatch(engine.cuda_version) is not None,
-        "cuda_version",
-        'must be a version such as "12.8", up to 40 characters, or empty',
-    )
-    needs_gpu = engine.kind is not EngineKind.ONNX_RUNTIME
-    findings.require(
-        _CAPABILITY.fullmatch(engine.compute_capability) is not None
-        or (not needs_gpu and not engine.compute_capability),
-        "compute_capability",
-        'must look like "9.0"' + ("" if needs_gpu else ", or be empty if it needs no GPU"),
-    )
+    for name in ("cuda_version", "driver_version", "runtime_version_min"):
+        findings.require(
+            not getattr(engine, name) or _VERSION.fullmatch(getattr(engine, name)) is not None,
+            name,
+            'must be a version such as "12.8", up to 40 characters, or empty',
+        )
+    findings.text("gpu_type", engine.gpu_type, 0, 63)
+    _check_capabilities(engine, findings)
     findings.text("uri", engine.uri, 0, 1000)
     findings.require(
         "@" not in engine.uri.partition("://")[2].partition("/")[0],
@@ -108,6 +105,22 @@ def check_engine(engine: Engine, findings: Findings) -> None:
     )
     for index, profile in enumerate(engine.optimization_profiles[:16]):
         _check_shapes(profile, f"optimization_profiles[{index}]", findings)
+
+
+def _check_capabilities(engine: Engine, findings: Findings) -> None:
+    found = engine.compute_capabilities
+    low = 0 if engine.kind is EngineKind.ONNX_RUNTIME else 1
+    findings.require(
+        low <= len(found) <= 16 and len(set(found)) == len(found),
+        "compute_capabilities",
+        f'must have {low} to 16 different entries, for example "9.0"',
+    )
+    for index, capability in enumerate(found[:16]):
+        findings.require(
+            _CAPABILITY.fullmatch(capability) is not None,
+            f"compute_capabilities[{index}]",
+            f'must look like "9.0"; got {capability[:20]!r}',
+        )
 
 
 def _check_shapes(profile: OptimizationProfile, at: str, findings: Findings) -> None:

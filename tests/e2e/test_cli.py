@@ -194,9 +194,9 @@ def test_a_dry_run_registers_nothing(cli: Cli, workload: str) -> None:
 @pytest.mark.parametrize(
     ("options", "remedy"),
     [
-        (("--start", "+3h", "--end", "+3h"), "end_time"),
-        (("--start", "-3h", "--end", "-2h"), "end_time"),
-        (("--start", "+1h", "--end", "+2h", "--time-zone", "Nowhere/City"), "time_zone"),
+        (("--start", "+3h", "--end", "+3h"), "--end: must be after --start"),
+        (("--start", "-3h", "--end", "-2h"), "--end: must be in the future"),
+        (("--start", "+1h", "--end", "+2h", "--time-zone", "Nowhere/City"), "--time-zone: "),
         (("--start", "+1h", "--end", "+2h", "-w", "nosuch"), "nosuch"),
     ],
     ids=["end at start", "past", "zone", "workload"],

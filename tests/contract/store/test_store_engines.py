@@ -45,7 +45,7 @@ def engine(engine_id: str = "int8", digit: str = "1") -> Engine:
         kind=EngineKind.TENSORRT,
         precision=Precision.INT8,
         runtime_version="10.8.0",
-        compute_capability="8.9",
+        compute_capabilities=("8.9",),
         build_options=(("workspace", "1 GiB"),),
         optimization_profiles=(OptimizationProfile("ids", (1, 8), (16, 8), (64, 8)),),
         validation=EngineValidation((EngineMeasure("cosine", 0.999, min=0.99),), passed=True),

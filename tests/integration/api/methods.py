@@ -107,7 +107,7 @@ def an_engine(**changes: Any) -> engine_pb2.Engine:  # noqa: ANN401 -- as above
         "kind": engine_pb2.ENGINE_KIND_TENSORRT,
         "precision": workload_pb2.PRECISION_INT8,
         "runtime_version": "10.8.0",
-        "compute_capability": "8.9",
+        "compute_capabilities": ["8.9"],
     }
     fields.update(changes)
     return engine_pb2.Engine(**fields)
@@ -173,7 +173,7 @@ async def prepare(store: Store, client: Any) -> None:  # noqa: ANN401 -- the typ
     for engine_id, digit in (("built", "1"), ("validated", "2"), ("active", "3")):
         await client.engines.RegisterEngine(
             engine_service_pb2.RegisterEngineRequest(
-                engine=an_engine(digest="sha256:" + digit * 64, compute_capability=f"8.{digit}"),
+                engine=an_engine(digest="sha256:" + digit * 64, compute_capabilities=[f"8.{digit}"]),
                 engine_id=engine_id,
             )
         )
@@ -356,7 +356,7 @@ ENGINE_BAD = (
     Bad("no digest", put("engine.digest", ""), "engine.digest", "sha256:"),
     Bad("a short digest", put("engine.digest", "sha256:abc"), "engine.digest", "64 hexadecimal"),
     Bad("no kind", clear("engine.kind"), "engine.kind", "must be one of"),
-    Bad("no GPU", put("engine.compute_capability", ""), "engine.compute_capability", "9.0"),
+    Bad("no GPU", put("engine.compute_capabilities", []), "engine.compute_capabilities", "1 to 16"),
     Bad("a password in the address", put("engine.uri", "s3://me:secret@host/x"), "engine.uri", "credentials"),
 )
 

@@ -70,7 +70,7 @@ async def test_an_engine_goes_from_built_to_active_and_its_predecessor_retires(c
 async def test_engines_for_other_hardware_or_models_stay_active(client: Client) -> None:
     for engine_id, digit, changes in (
         ("a", "1", {}),
-        ("b", "2", {"compute_capability": "9.0"}),
+        ("b", "2", {"compute_capabilities": ["9.0"]}),
         ("c", "3", {"model_name": "ranker"}),
     ):
         await register(client, engine_id, digit, **changes)

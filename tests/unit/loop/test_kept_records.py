@@ -104,7 +104,7 @@ async def test_the_loop_decides_with_what_the_active_engine_was_measured_to_sust
         kind=EngineKind.TENSORRT,
         precision=Precision.INT8,
         runtime_version="10",
-        compute_capability="7.5",
+        compute_capabilities=("7.5",),
         state=state,
     )
     slower = CapacityProfile("engines/int8", "T4", 2600.0, instance_count=2, batch_size_max=64)

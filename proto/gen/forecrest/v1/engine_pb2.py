@@ -26,7 +26,7 @@ from forecrest.v1 import workload_pb2 as forecrest_dot_v1_dot_workload__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x66orecrest/v1/engine.proto\x12\x0c\x66orecrest.v1\x1a\x1b\x66orecrest/v1/workload.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x98\x08\n\x06\x45ngine\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nmodel_name\x18\x02 \x01(\t\x12\x1a\n\rmodel_version\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x0e\n\x06\x64igest\x18\x04 \x01(\t\x12\x14\n\x0cmodel_digest\x18\x05 \x01(\t\x12&\n\x04kind\x18\x06 \x01(\x0e\x32\x18.forecrest.v1.EngineKind\x12*\n\tprecision\x18\x07 \x01(\x0e\x32\x17.forecrest.v1.Precision\x12\x17\n\x0fruntime_version\x18\x08 \x01(\t\x12\x14\n\x0c\x63uda_version\x18\t \x01(\t\x12\x1a\n\x12\x63ompute_capability\x18\n \x01(\t\x12\x1a\n\x12version_compatible\x18\x0b \x01(\x08\x12\x1b\n\x13hardware_compatible\x18\x0c \x01(\x08\x12\x0b\n\x03uri\x18\r \x01(\t\x12\x12\n\nsize_bytes\x18\x0e \x01(\x03\x12=\n\rbuild_options\x18\x0f \x03(\x0b\x32&.forecrest.v1.Engine.BuildOptionsEntry\x12@\n\x15optimization_profiles\x18\x10 \x03(\x0b\x32!.forecrest.v1.OptimizationProfile\x12\x30\n\x06labels\x18\x11 \x03(\x0b\x32 .forecrest.v1.Engine.LabelsEntry\x12(\n\x05state\x18\x12 \x01(\x0e\x32\x19.forecrest.v1.EngineState\x12\x32\n\nvalidation\x18\x13 \x01(\x0b\x32\x1e.forecrest.v1.EngineValidation\x12\x12\n\ncreated_by\x18\x14 \x01(\t\x12/\n\x0b\x63reate_time\x18\x15 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x16 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0bpromoted_by\x18\x17 \x01(\t\x12\x30\n\x0cpromote_time\x18\x18 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\rretire_reason\x18\x19 \x01(\t\x12\x12\n\ngeneration\x18\x1a \x01(\x05\x12\x0c\n\x04\x65tag\x18\x1b \x01(\t\x12\x34\n\x10stale_since_time\x18\x1c \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x1a\x33\n\x11\x42uildOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x10\n\x0e_model_version\"K\n\x13OptimizationProfile\x12\r\n\x05input\x18\x01 \x01(\t\x12\x0b\n\x03min\x18\x02 \x03(\x05\x12\x0b\n\x03opt\x18\x03 \x03(\x05\x12\x0b\n\x03max\x18\x04 \x03(\x05\"\xae\x01\n\x10\x45ngineValidation\x12\x0e\n\x06passed\x18\x01 \x01(\x08\x12-\n\x08measures\x18\x02 \x03(\x0b\x32\x1b.forecrest.v1.EngineMeasure\x12\x12\n\nreport_uri\x18\x03 \x01(\t\x12\x31\n\rvalidate_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0cvalidated_by\x18\x05 \x01(\t\"c\n\rEngineMeasure\x12\x0f\n\x07measure\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01\x12\x10\n\x03min\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x10\n\x03max\x18\x04 \x01(\x01H\x01\x88\x01\x01\x42\x06\n\x04_minB\x06\n\x04_max\"\xdb\x01\n\rEngineProfile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12/\n\x08\x63\x61pacity\x18\x02 \x01(\x0b\x32\x1d.forecrest.v1.CapacityProfile\x12\x1e\n\x03slo\x18\x03 \x01(\x0b\x32\x11.forecrest.v1.Slo\x12\x30\n\x0cmeasure_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04tool\x18\x05 \x01(\t\x12+\n\x06points\x18\x06 \x03(\x0b\x32\x1b.forecrest.v1.CapacityPoint\"P\n\rCapacityPoint\x12\x13\n\x0boffered_qps\x18\x01 \x01(\x01\x12\x16\n\x0elatency_ms_p99\x18\x02 \x01(\x01\x12\x12\n\nwithin_slo\x18\x03 \x01(\x08*\x7f\n\nEngineKind\x12\x1b\n\x17\x45NGINE_KIND_UNSPECIFIED\x10\x00\x12\x18\n\x14\x45NGINE_KIND_TENSORRT\x10\x01\x12\x1c\n\x18\x45NGINE_KIND_TENSORRT_RTX\x10\x02\x12\x1c\n\x18\x45NGINE_KIND_ONNX_RUNTIME\x10\x03*\x92\x01\n\x0b\x45ngineState\x12\x1c\n\x18\x45NGINE_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12\x45NGINE_STATE_BUILT\x10\x01\x12\x1a\n\x16\x45NGINE_STATE_VALIDATED\x10\x02\x12\x17\n\x13\x45NGINE_STATE_ACTIVE\x10\x03\x12\x18\n\x14\x45NGINE_STATE_RETIRED\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x66orecrest/v1/engine.proto\x12\x0c\x66orecrest.v1\x1a\x1b\x66orecrest/v1/workload.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x89\t\n\x06\x45ngine\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nmodel_name\x18\x02 \x01(\t\x12\x1a\n\rmodel_version\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x0e\n\x06\x64igest\x18\x04 \x01(\t\x12\x14\n\x0cmodel_digest\x18\x05 \x01(\t\x12&\n\x04kind\x18\x06 \x01(\x0e\x32\x18.forecrest.v1.EngineKind\x12*\n\tprecision\x18\x07 \x01(\x0e\x32\x17.forecrest.v1.Precision\x12\x17\n\x0fruntime_version\x18\x08 \x01(\t\x12\x14\n\x0c\x63uda_version\x18\t \x01(\t\x12\x1c\n\x14\x63ompute_capabilities\x18\n \x03(\t\x12\x1a\n\x12version_compatible\x18\x0b \x01(\x08\x12\x43\n\x16hardware_compatibility\x18\x0c \x01(\x0e\x32#.forecrest.v1.HardwareCompatibility\x12\x0b\n\x03uri\x18\r \x01(\t\x12\x12\n\nsize_bytes\x18\x0e \x01(\x03\x12=\n\rbuild_options\x18\x0f \x03(\x0b\x32&.forecrest.v1.Engine.BuildOptionsEntry\x12@\n\x15optimization_profiles\x18\x10 \x03(\x0b\x32!.forecrest.v1.OptimizationProfile\x12\x30\n\x06labels\x18\x11 \x03(\x0b\x32 .forecrest.v1.Engine.LabelsEntry\x12(\n\x05state\x18\x12 \x01(\x0e\x32\x19.forecrest.v1.EngineState\x12\x32\n\nvalidation\x18\x13 \x01(\x0b\x32\x1e.forecrest.v1.EngineValidation\x12\x12\n\ncreated_by\x18\x14 \x01(\t\x12/\n\x0b\x63reate_time\x18\x15 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x16 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0bpromoted_by\x18\x17 \x01(\t\x12\x30\n\x0cpromote_time\x18\x18 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\rretire_reason\x18\x19 \x01(\t\x12\x12\n\ngeneration\x18\x1a \x01(\x05\x12\x0c\n\x04\x65tag\x18\x1b \x01(\t\x12\x34\n\x10stale_since_time\x18\x1c \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1b\n\x13runtime_version_min\x18\x1d \x01(\t\x12\x10\n\x08gpu_type\x18\x1e \x01(\t\x12\x16\n\x0e\x64river_version\x18\x1f \x01(\t\x1a\x33\n\x11\x42uildOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x10\n\x0e_model_version\"K\n\x13OptimizationProfile\x12\r\n\x05input\x18\x01 \x01(\t\x12\x0b\n\x03min\x18\x02 \x03(\x05\x12\x0b\n\x03opt\x18\x03 \x03(\x05\x12\x0b\n\x03max\x18\x04 \x03(\x05\"\xae\x01\n\x10\x45ngineValidation\x12\x0e\n\x06passed\x18\x01 \x01(\x08\x12-\n\x08measures\x18\x02 \x03(\x0b\x32\x1b.forecrest.v1.EngineMeasure\x12\x12\n\nreport_uri\x18\x03 \x01(\t\x12\x31\n\rvalidate_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0cvalidated_by\x18\x05 \x01(\t\"c\n\rEngineMeasure\x12\x0f\n\x07measure\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01\x12\x10\n\x03min\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x10\n\x03max\x18\x04 \x01(\x01H\x01\x88\x01\x01\x42\x06\n\x04_minB\x06\n\x04_max\"\xdb\x01\n\rEngineProfile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12/\n\x08\x63\x61pacity\x18\x02 \x01(\x0b\x32\x1d.forecrest.v1.CapacityProfile\x12\x1e\n\x03slo\x18\x03 \x01(\x0b\x32\x11.forecrest.v1.Slo\x12\x30\n\x0cmeasure_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04tool\x18\x05 \x01(\t\x12+\n\x06points\x18\x06 \x03(\x0b\x32\x1b.forecrest.v1.CapacityPoint\"P\n\rCapacityPoint\x12\x13\n\x0boffered_qps\x18\x01 \x01(\x01\x12\x16\n\x0elatency_ms_p99\x18\x02 \x01(\x01\x12\x12\n\nwithin_slo\x18\x03 \x01(\x08*\x7f\n\nEngineKind\x12\x1b\n\x17\x45NGINE_KIND_UNSPECIFIED\x10\x00\x12\x18\n\x14\x45NGINE_KIND_TENSORRT\x10\x01\x12\x1c\n\x18\x45NGINE_KIND_TENSORRT_RTX\x10\x02\x12\x1c\n\x18\x45NGINE_KIND_ONNX_RUNTIME\x10\x03*\xbc\x01\n\x15HardwareCompatibility\x12&\n\"HARDWARE_COMPATIBILITY_UNSPECIFIED\x10\x00\x12\x1f\n\x1bHARDWARE_COMPATIBILITY_NONE\x10\x01\x12\x32\n.HARDWARE_COMPATIBILITY_SAME_COMPUTE_CAPABILITY\x10\x02\x12&\n\"HARDWARE_COMPATIBILITY_AMPERE_PLUS\x10\x03*\x92\x01\n\x0b\x45ngineState\x12\x1c\n\x18\x45NGINE_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12\x45NGINE_STATE_BUILT\x10\x01\x12\x1a\n\x16\x45NGINE_STATE_VALIDATED\x10\x02\x12\x17\n\x13\x45NGINE_STATE_ACTIVE\x10\x03\x12\x18\n\x14\x45NGINE_STATE_RETIRED\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,24 +37,26 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ENGINE_BUILDOPTIONSENTRY']._serialized_options = b'8\001'
   _globals['_ENGINE_LABELSENTRY']._loaded_options = None
   _globals['_ENGINE_LABELSENTRY']._serialized_options = b'8\001'
-  _globals['_ENGINEKIND']._serialized_start=1815
-  _globals['_ENGINEKIND']._serialized_end=1942
-  _globals['_ENGINESTATE']._serialized_start=1945
-  _globals['_ENGINESTATE']._serialized_end=2091
+  _globals['_ENGINEKIND']._serialized_start=1928
+  _globals['_ENGINEKIND']._serialized_end=2055
+  _globals['_HARDWARECOMPATIBILITY']._serialized_start=2058
+  _globals['_HARDWARECOMPATIBILITY']._serialized_end=2246
+  _globals['_ENGINESTATE']._serialized_start=2249
+  _globals['_ENGINESTATE']._serialized_end=2395
   _globals['_ENGINE']._serialized_start=106
-  _globals['_ENGINE']._serialized_end=1154
-  _globals['_ENGINE_BUILDOPTIONSENTRY']._serialized_start=1038
-  _globals['_ENGINE_BUILDOPTIONSENTRY']._serialized_end=1089
-  _globals['_ENGINE_LABELSENTRY']._serialized_start=1091
-  _globals['_ENGINE_LABELSENTRY']._serialized_end=1136
-  _globals['_OPTIMIZATIONPROFILE']._serialized_start=1156
-  _globals['_OPTIMIZATIONPROFILE']._serialized_end=1231
-  _globals['_ENGINEVALIDATION']._serialized_start=1234
-  _globals['_ENGINEVALIDATION']._serialized_end=1408
-  _globals['_ENGINEMEASURE']._serialized_start=1410
-  _globals['_ENGINEMEASURE']._serialized_end=1509
-  _globals['_ENGINEPROFILE']._serialized_start=1512
-  _globals['_ENGINEPROFILE']._serialized_end=1731
-  _globals['_CAPACITYPOINT']._serialized_start=1733
-  _globals['_CAPACITYPOINT']._serialized_end=1813
+  _globals['_ENGINE']._serialized_end=1267
+  _globals['_ENGINE_BUILDOPTIONSENTRY']._serialized_start=1151
+  _globals['_ENGINE_BUILDOPTIONSENTRY']._serialized_end=1202
+  _globals['_ENGINE_LABELSENTRY']._serialized_start=1204
+  _globals['_ENGINE_LABELSENTRY']._serialized_end=1249
+  _globals['_OPTIMIZATIONPROFILE']._serialized_start=1269
+  _globals['_OPTIMIZATIONPROFILE']._serialized_end=1344
+  _globals['_ENGINEVALIDATION']._serialized_start=1347
+  _globals['_ENGINEVALIDATION']._serialized_end=1521
+  _globals['_ENGINEMEASURE']._serialized_start=1523
+  _globals['_ENGINEMEASURE']._serialized_end=1622
+  _globals['_ENGINEPROFILE']._serialized_start=1625
+  _globals['_ENGINEPROFILE']._serialized_end=1844
+  _globals['_CAPACITYPOINT']._serialized_start=1846
+  _globals['_CAPACITYPOINT']._serialized_end=1926
 # @@protoc_insertion_point(module_scope)

@@ -49,6 +49,34 @@ ENGINE_KIND_ONNX_RUNTIME: EngineKind.ValueType  # 3
 """An ONNX graph for ONNX Runtime."""
 Global___EngineKind: _TypeAlias = EngineKind  # noqa: Y015
 
+class _HardwareCompatibility:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _HardwareCompatibilityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_HardwareCompatibility.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    HARDWARE_COMPATIBILITY_UNSPECIFIED: _HardwareCompatibility.ValueType  # 0
+    """Not set; the default applies."""
+    HARDWARE_COMPATIBILITY_NONE: _HardwareCompatibility.ValueType  # 1
+    """On none."""
+    HARDWARE_COMPATIBILITY_SAME_COMPUTE_CAPABILITY: _HardwareCompatibility.ValueType  # 2
+    """On any GPU model of the same compute capability."""
+    HARDWARE_COMPATIBILITY_AMPERE_PLUS: _HardwareCompatibility.ValueType  # 3
+    """On any GPU of compute capability 8.0 or higher."""
+
+class HardwareCompatibility(_HardwareCompatibility, metaclass=_HardwareCompatibilityEnumTypeWrapper):
+    """On which other GPUs than those it was built for an engine may run, as in TensorRT."""
+
+HARDWARE_COMPATIBILITY_UNSPECIFIED: HardwareCompatibility.ValueType  # 0
+"""Not set; the default applies."""
+HARDWARE_COMPATIBILITY_NONE: HardwareCompatibility.ValueType  # 1
+"""On none."""
+HARDWARE_COMPATIBILITY_SAME_COMPUTE_CAPABILITY: HardwareCompatibility.ValueType  # 2
+"""On any GPU model of the same compute capability."""
+HARDWARE_COMPATIBILITY_AMPERE_PLUS: HardwareCompatibility.ValueType  # 3
+"""On any GPU of compute capability 8.0 or higher."""
+Global___HardwareCompatibility: _TypeAlias = HardwareCompatibility  # noqa: Y015
+
 class _EngineState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -62,7 +90,7 @@ class _EngineStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EngineSta
     ENGINE_STATE_VALIDATED: _EngineState.ValueType  # 2
     """Its newest validation passed; ready to be promoted."""
     ENGINE_STATE_ACTIVE: _EngineState.ValueType  # 3
-    """The one to serve, of its model and compute capability."""
+    """The one to serve, of its model, kind and compute capabilities."""
     ENGINE_STATE_RETIRED: _EngineState.ValueType  # 4
     """No longer served; can be promoted again."""
 
@@ -76,7 +104,7 @@ ENGINE_STATE_BUILT: EngineState.ValueType  # 1
 ENGINE_STATE_VALIDATED: EngineState.ValueType  # 2
 """Its newest validation passed; ready to be promoted."""
 ENGINE_STATE_ACTIVE: EngineState.ValueType  # 3
-"""The one to serve, of its model and compute capability."""
+"""The one to serve, of its model, kind and compute capabilities."""
 ENGINE_STATE_RETIRED: EngineState.ValueType  # 4
 """No longer served; can be promoted again."""
 Global___EngineState: _TypeAlias = EngineState  # noqa: Y015
@@ -138,9 +166,9 @@ class Engine(_message.Message):
     PRECISION_FIELD_NUMBER: _builtins.int
     RUNTIME_VERSION_FIELD_NUMBER: _builtins.int
     CUDA_VERSION_FIELD_NUMBER: _builtins.int
-    COMPUTE_CAPABILITY_FIELD_NUMBER: _builtins.int
+    COMPUTE_CAPABILITIES_FIELD_NUMBER: _builtins.int
     VERSION_COMPATIBLE_FIELD_NUMBER: _builtins.int
-    HARDWARE_COMPATIBLE_FIELD_NUMBER: _builtins.int
+    HARDWARE_COMPATIBILITY_FIELD_NUMBER: _builtins.int
     URI_FIELD_NUMBER: _builtins.int
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
     BUILD_OPTIONS_FIELD_NUMBER: _builtins.int
@@ -157,6 +185,9 @@ class Engine(_message.Message):
     GENERATION_FIELD_NUMBER: _builtins.int
     ETAG_FIELD_NUMBER: _builtins.int
     STALE_SINCE_TIME_FIELD_NUMBER: _builtins.int
+    RUNTIME_VERSION_MIN_FIELD_NUMBER: _builtins.int
+    GPU_TYPE_FIELD_NUMBER: _builtins.int
+    DRIVER_VERSION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Resource name, `engines/{engine}`. RegisterEngine takes the id from `engine_id`."""
     model_name: _builtins.str
@@ -177,12 +208,10 @@ class Engine(_message.Message):
     """
     cuda_version: _builtins.str
     """CUDA version it was built with, for example "12.8". Empty: none."""
-    compute_capability: _builtins.str
-    """Compute capability of the GPUs it was built for, for example "9.0". Empty: needs no GPU (ONNX_RUNTIME only)."""
     version_compatible: _builtins.bool
     """Whether newer runtimes of the same major version may load it."""
-    hardware_compatible: _builtins.bool
-    """Whether GPUs of a newer compute capability may load it."""
+    hardware_compatibility: Global___HardwareCompatibility.ValueType
+    """On which other GPUs it may run. Default HARDWARE_COMPATIBILITY_NONE."""
     uri: _builtins.str
     """Where the artifact is, for whoever starts replicas: a path or URL without credentials, up to 1000
     characters. Empty: the catalogue knows it by its digest.
@@ -203,6 +232,20 @@ class Engine(_message.Message):
     """Opaque version of this resource. Sent back it makes a change fail with ABORTED (ETAG_MISMATCH) if somebody
     else changed the engine in between.
     """
+    runtime_version_min: _builtins.str
+    """Oldest runtime that may load it, in the form of `runtime_version`. Empty: `runtime_version` alone, or newer ones
+    of the same major version if `version_compatible`.
+    """
+    gpu_type: _builtins.str
+    """GPU type it was built on, up to 63 characters. Empty: none took part."""
+    driver_version: _builtins.str
+    """Version of the GPU driver it was built with, in the form of `runtime_version`. Empty: none took part."""
+    @_builtins.property
+    def compute_capabilities(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Compute capabilities of the GPUs it was built for, for example "9.0", up to 16. Empty: needs no GPU
+        (ONNX_RUNTIME only).
+        """
+
     @_builtins.property
     def build_options(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """How it was built, for the record: up to 64 entries, keys up to 63 and values up to 500 characters."""
@@ -249,9 +292,9 @@ class Engine(_message.Message):
         precision: _workload_pb2.Precision.ValueType = ...,
         runtime_version: _builtins.str = ...,
         cuda_version: _builtins.str = ...,
-        compute_capability: _builtins.str = ...,
+        compute_capabilities: _abc.Iterable[_builtins.str] | None = ...,
         version_compatible: _builtins.bool = ...,
-        hardware_compatible: _builtins.bool = ...,
+        hardware_compatibility: Global___HardwareCompatibility.ValueType = ...,
         uri: _builtins.str = ...,
         size_bytes: _builtins.int = ...,
         build_options: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
@@ -268,10 +311,13 @@ class Engine(_message.Message):
         generation: _builtins.int = ...,
         etag: _builtins.str = ...,
         stale_since_time: _timestamp_pb2.Timestamp | None = ...,
+        runtime_version_min: _builtins.str = ...,
+        gpu_type: _builtins.str = ...,
+        driver_version: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_model_version", b"_model_version", "create_time", b"create_time", "model_version", b"model_version", "promote_time", b"promote_time", "stale_since_time", b"stale_since_time", "update_time", b"update_time", "validation", b"validation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_model_version", b"_model_version", "build_options", b"build_options", "compute_capability", b"compute_capability", "create_time", b"create_time", "created_by", b"created_by", "cuda_version", b"cuda_version", "digest", b"digest", "etag", b"etag", "generation", b"generation", "hardware_compatible", b"hardware_compatible", "kind", b"kind", "labels", b"labels", "model_digest", b"model_digest", "model_name", b"model_name", "model_version", b"model_version", "name", b"name", "optimization_profiles", b"optimization_profiles", "precision", b"precision", "promote_time", b"promote_time", "promoted_by", b"promoted_by", "retire_reason", b"retire_reason", "runtime_version", b"runtime_version", "size_bytes", b"size_bytes", "stale_since_time", b"stale_since_time", "state", b"state", "update_time", b"update_time", "uri", b"uri", "validation", b"validation", "version_compatible", b"version_compatible"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_model_version", b"_model_version", "build_options", b"build_options", "compute_capabilities", b"compute_capabilities", "create_time", b"create_time", "created_by", b"created_by", "cuda_version", b"cuda_version", "digest", b"digest", "driver_version", b"driver_version", "etag", b"etag", "generation", b"generation", "gpu_type", b"gpu_type", "hardware_compatibility", b"hardware_compatibility", "kind", b"kind", "labels", b"labels", "model_digest", b"model_digest", "model_name", b"model_name", "model_version", b"model_version", "name", b"name", "optimization_profiles", b"optimization_profiles", "precision", b"precision", "promote_time", b"promote_time", "promoted_by", b"promoted_by", "retire_reason", b"retire_reason", "runtime_version", b"runtime_version", "runtime_version_min", b"runtime_version_min", "size_bytes", b"size_bytes", "stale_since_time", b"stale_since_time", "state", b"state", "update_time", b"update_time", "uri", b"uri", "validation", b"validation", "version_compatible", b"version_compatible"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__model_version: _TypeAlias = _typing.Literal["model_version"]  # noqa: Y015
     _WhichOneofArgType__model_version: _TypeAlias = _typing.Literal["_model_version", b"_model_version"]  # noqa: Y015

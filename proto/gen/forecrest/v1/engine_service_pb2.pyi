@@ -96,7 +96,7 @@ class ListEnginesRequest(_message.Message):
     """next_page_token of the page before; empty for the first. The other fields must be the same."""
     filter: _builtins.str
     """Engines for which this holds only, up to 1000 characters, in the language of ListEventsRequest.filter. Fields:
-    name, model_name, model_version, digest, kind, precision, runtime_version, compute_capability, state,
+    name, model_name, model_version, digest, kind, precision, runtime_version, compute_capability, gpu_type, state,
     created_by, create_time, update_time, labels.{key}.
     """
     order_by: _builtins.str

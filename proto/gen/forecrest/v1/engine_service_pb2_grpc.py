@@ -114,7 +114,7 @@ class EngineServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PromoteEngine(self, request, context):
-        """Make an engine the one to serve: state ACTIVE; the one before, of the same model and compute capability, is
+        """Make an engine the one to serve: state ACTIVE; the one before, of the same model, kind and hardware, is
         retired in the same step. From RETIRED it is a rollback. FAILED_PRECONDITION (ENGINE_NOT_VALIDATED) unless its
         newest validation passed.
         """

@@ -47,7 +47,7 @@ class EngineServiceStub:
     (ENGINE_STATE) while it is ACTIVE or RETIRED.
     """
     PromoteEngine: _grpc.UnaryUnaryMultiCallable[_engine_service_pb2.PromoteEngineRequest, _engine_pb2.Engine]
-    """Make an engine the one to serve: state ACTIVE; the one before, of the same model and compute capability, is
+    """Make an engine the one to serve: state ACTIVE; the one before, of the same model, kind and hardware, is
     retired in the same step. From RETIRED it is a rollback. FAILED_PRECONDITION (ENGINE_NOT_VALIDATED) unless its
     newest validation passed.
     """
@@ -78,7 +78,7 @@ class EngineServiceAsyncStub(EngineServiceStub):
     (ENGINE_STATE) while it is ACTIVE or RETIRED.
     """
     PromoteEngine: _aio.UnaryUnaryMultiCallable[_engine_service_pb2.PromoteEngineRequest, _engine_pb2.Engine]  # type: ignore[assignment]
-    """Make an engine the one to serve: state ACTIVE; the one before, of the same model and compute capability, is
+    """Make an engine the one to serve: state ACTIVE; the one before, of the same model, kind and hardware, is
     retired in the same step. From RETIRED it is a rollback. FAILED_PRECONDITION (ENGINE_NOT_VALIDATED) unless its
     newest validation passed.
     """
@@ -136,7 +136,7 @@ class EngineServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _engine_service_pb2.PromoteEngineRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_engine_pb2.Engine, _abc.Awaitable[_engine_pb2.Engine]]:
-        """Make an engine the one to serve: state ACTIVE; the one before, of the same model and compute capability, is
+        """Make an engine the one to serve: state ACTIVE; the one before, of the same model, kind and hardware, is
         retired in the same step. From RETIRED it is a rollback. FAILED_PRECONDITION (ENGINE_NOT_VALIDATED) unless its
         newest validation passed.
         """
