@@ -60,6 +60,20 @@ class RejectedError(EngineError):
         self.objection = objection
 
 
+class NoEngineError(EngineError):
+    """No engine of the model serves the node; `selection` says why, for each."""
+
+    def __init__(self, model: str, selection: Selection) -> None:
+        reasons = "; ".join(
+            f"{engine_id[:10]}: {', '.join(o.rejection for o in objections)}"
+            for engine_id, objections in selection.objections.items()
+        )
+        super().__init__(
+            f"engine: none of {model} serves this node ({reasons or 'there is none'}); build one for it."
+        )
+        self.selection = selection
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRecord:
     """Digest and size of one file of an engine."""
@@ -461,6 +475,29 @@ class Catalog:
             node,
             shapes=shapes,
         )
+
+    def engine_for(
+        self,
+        model: str,
+        node: Node,
+        *,
+        expected_digest: str | None = None,
+        shapes: Mapping[str, tuple[int, ...]] | None = None,
+    ) -> Engine:
+        """The engine to prewarm a node with: ACTIVE, compatible, and the ordered one. No file is read.
+
+        Raises:
+            RejectedError: it is another engine than the ordered one.
+            NoEngineError: none serves the node; it holds the reasons.
+        """
+        selection = self.select(model, node, shapes=shapes)
+        if selection.chosen is None:
+            raise NoEngineError(model, selection)
+        engine = self.find(selection.chosen, model)
+        if expected_digest is not None and engine.manifest.digest != expected_digest:
+            sentence = f"the engine for this node is {engine.manifest.digest}, ordered was {expected_digest}"
+            raise RejectedError(Objection(Rejection.WRONG_DIGEST, sentence))
+        return engine
 
     def _require_sound(self, model: str, record: EngineRecord, nodes: Sequence[Node] = ()) -> None:
         manifest = self._manifest(model, record)

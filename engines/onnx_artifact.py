@@ -52,7 +52,7 @@ class OnnxArtifactBuilder:
         self,
         graph: bytes,
         inputs: tuple[TensorInfo, ...],  # noqa: ARG002 - part of the port; shapes here are free
-        options: BuildOptions,
+        options: BuildOptions,  # noqa: ARG002 - as above
         *,
         timing_cache: bytes | None,  # noqa: ARG002 - part of the port
         progress: Progress,
@@ -77,8 +77,6 @@ class OnnxArtifactBuilder:
         progress("load", 1, 1)
         return BuiltEngine(
             content=graph,
-            toolchain=self.toolchain(),
-            compute_capabilities=options.compute_capabilities,
             layers=tuple(LayerInfo(name=node.name, kind=node.op_type) for node in nodes),
             layers_from="ONNX Runtime's fused graph",
         )

@@ -32,7 +32,7 @@ from engines.errors import EngineError, EngineInputError
 from engines.graphs import complete_profiles, prepare, read_graph, signature
 from engines.keys import content_digest, engine_id
 from engines.measures import Budget, default_budgets
-from engines.onnx_runner import OnnxRunner
+from engines.onnx_runner import OnnxRunner, load_onnxruntime
 from engines.precision import convert, emulate_bf16
 from engines.quantize import Int8Quantizer
 from engines.report import write_html
@@ -99,6 +99,8 @@ def build(
         replace(request.options, profiles=complete_profiles(inputs, request.options.profiles))
     )
     toolchain = builder.toolchain()
+    if options.precision is Precision.INT8:
+        toolchain = replace(toolchain, quantizer=f"onnxruntime {load_onnxruntime().__version__}")
     _check_nodes(request, options, toolchain, model)
     findings = _check_request(request)
     if request.calibration is not None and options.precision is Precision.INT8:
@@ -124,11 +126,11 @@ def build(
                 progress=progress,
             )
             manifest = Manifest(
-                engine_id=engine_id(model_digest, options, built.toolchain),
+                engine_id=engine_id(model_digest, options, toolchain),
                 model=request.model_name,
                 model_digest=model_digest,
                 options=options,
-                toolchain=built.toolchain,
+                toolchain=toolchain,
                 runtime_version_min=runtime_version_min(options.runtime, graph.opset_import[0].version),
                 inputs=inputs,
                 outputs=outputs,
@@ -207,9 +209,10 @@ def _check_nodes(
 
 def _timing_cache(catalog: Catalog, model: str, toolchain: Toolchain) -> bytes | None:
     """What the newest engine of this model and these very tools learned about kernels, if anything."""
+    tools = replace(toolchain, quantizer=None)
     for engine in reversed(catalog.engines(model)):
         manifest = engine.manifest
-        if manifest.toolchain == toolchain and TIMING_CACHE in manifest.files:
+        if replace(manifest.toolchain, quantizer=None) == tools and TIMING_CACHE in manifest.files:
             with tempfile.TemporaryDirectory(prefix="forecrest-timing-") as folder:
                 return catalog.fetch_file(engine, TIMING_CACHE, Path(folder)).read_bytes()
     return None

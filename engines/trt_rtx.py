@@ -102,8 +102,6 @@ class TensorRtRtxBuilder:
             notes.append(f"not loaded here: {loaded.detail}")
         return BuiltEngine(
             content=plan.content,
-            toolchain=self.toolchain(),
-            compute_capabilities=options.compute_capabilities,
             layers=layers,
             layers_from=layers_from,
             timing_cache=plan.timing_cache,

@@ -95,8 +95,6 @@ class TensorRtBuilder:
             raise EngineError(f"build: the engine was built and does not load: {loaded.detail}")
         return BuiltEngine(
             content=plan.content,
-            toolchain=self.toolchain(),
-            compute_capabilities=options.compute_capabilities,
             layers=trt_common.inspect(trt, loaded.engine),
             layers_from="the engine inspector",
             timing_cache=plan.timing_cache,

@@ -111,13 +111,17 @@ class BuildOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Toolchain:
-    """What built the engine. `driver`, `cuda` and `gpu` are None where no GPU took part or they are unknown."""
+    """What built the engine. `driver`, `cuda` and `gpu` are None where no GPU took part or they are unknown.
+
+    `quantizer` is what chose the INT8 scales, None for other precisions.
+    """
 
     runtime: RuntimeKind
     version: str
     driver: str | None = None
     cuda: str | None = None
     gpu: str | None = None
+    quantizer: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,17 +139,25 @@ class BuiltEngine:
     """What a builder made. `notes` say what could not be done or known, for people."""
 
     content: bytes
-    toolchain: Toolchain
-    compute_capabilities: tuple[str, ...]
     layers: tuple[LayerInfo, ...]
     layers_from: str  # where the layers were read: the inspector, the builder's log, …
     timing_cache: bytes | None = None
     notes: tuple[str, ...] = field(default=())
 
 
+# Making one takes milliseconds; a journal has thousands of entries of one kind.
+_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
+
+
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    if kind not in _ADAPTERS:
+        _ADAPTERS[kind] = TypeAdapter(kind)
+    return _ADAPTERS[kind]
+
+
 def to_json(value: Any) -> str:  # noqa: ANN401 - any dataclass of this package
     """Canonical JSON: keys sorted, no spaces, so that equal values have equal text."""
-    plain = TypeAdapter(type(value)).dump_python(value, mode="json")
+    plain = _adapter(type(value)).dump_python(value, mode="json")
     return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -156,10 +168,11 @@ def from_json(kind: type[T], text: str | bytes, field_name: str) -> T:
         EngineInputError: not JSON, or fields missing, misspelt or of the wrong type.
     """
     try:
-        return TypeAdapter(kind).validate_json(text)
+        made: T = _adapter(kind).validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "text"
         raise EngineInputError(
             f"{field_name}.{where}", first["msg"], "it was damaged or written by another version"
         ) from error
+    return made

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from engines.builder import Progress
-from engines.catalog import MANIFEST, SIGNATURE, Catalog, ConflictError, RejectedError
+from engines.catalog import MANIFEST, SIGNATURE, Catalog, ConflictError, NoEngineError, RejectedError
 from engines.compatibility import Node, Rejection
 from engines.errors import EngineError, EngineInputError
 from engines.examples import Example
@@ -344,3 +344,34 @@ def test_what_a_build_learned_serves_the_next_one(workshop: Workshop) -> None:
         workshop.build("cnn", precision, builder=builder, request=lambda r: replace(r, validation=None))
 
     assert [None, b"learned."] == builder.given
+
+
+def test_a_prewarm_gets_the_ordered_engine_or_every_reason(workshop: Workshop) -> None:
+    first = workshop.admit("cnn")
+    second = workshop.admit("cnn", Precision.INT8)
+    catalog = workshop.catalog
+    node = Node(compute_capability=None, runtimes={RuntimeKind.ONNX_RUNTIME: "1.32.0"})
+
+    with pytest.raises(NoEngineError, match=f"{first[:10]}: NOT_ACTIVE; {second[:10]}: NOT_ACTIVE"):
+        catalog.engine_for("cnn", node)
+    catalog.promote("cnn", first, **AT)
+    engine = catalog.engine_for("cnn", node, shapes={"image": (8, 3, 16, 16)})
+    assert first == engine.manifest.engine_id
+    assert engine == catalog.engine_for("cnn", node, expected_digest=engine.manifest.digest)
+    catalog.promote("cnn", second, **AT)
+    with pytest.raises(RejectedError, match="WRONG_DIGEST"):
+        catalog.engine_for("cnn", node, expected_digest=engine.manifest.digest)
+    with pytest.raises(NoEngineError, match="MISSING_PROFILE_SHAPE"):
+        catalog.engine_for("cnn", node, shapes={"image": (65, 3, 16, 16)})
+    with pytest.raises(NoEngineError, match="there is none"):
+        catalog.engine_for("nothing", node)
+
+
+def test_scales_are_part_of_the_identity_through_the_tool_that_chose_them(workshop: Workshop) -> None:
+    workshop.admit("cnn", Precision.INT8)
+    workshop.admit("cnn", Precision.FP16)
+
+    tools = [engine.manifest.toolchain.quantizer for engine in workshop.catalog.engines("cnn")]
+    assert tools[0] is not None
+    assert tools[0].startswith("onnxruntime ")
+    assert tools[1] is None

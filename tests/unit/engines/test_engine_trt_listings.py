@@ -1,7 +1,11 @@
 """Reading what TensorRT writes about fused layers."""
 
+import re
+from pathlib import Path
+
 import pytest
 
+from engines import trt_common
 from engines.errors import EngineError
 from engines.trt_common import parse_inspection, parse_layer_listing
 from engines.types import LayerInfo
@@ -50,3 +54,13 @@ def test_the_inspectors_json_is_read_in_both_verbosities() -> None:
 def test_an_answer_of_another_form_is_an_error(text: str) -> None:
     with pytest.raises(EngineError, match="inspector"):
         parse_inspection(text)
+
+
+def test_tensorrt_is_imported_in_its_own_files_alone_and_never_at_their_top() -> None:
+    importing = re.compile(r"^(\s*)(?:from|import) tensorrt|import_module\(\"tensorrt", re.MULTILINE)
+    engines = Path(trt_common.__file__).parent
+    places = {path.name for path in engines.glob("*.py") if importing.search(path.read_text())}
+
+    assert {"trt_tensorrt.py", "trt_rtx.py"} == places
+    for name in places:
+        assert not re.search(r"^(from|import) tensorrt", (engines / name).read_text(), re.MULTILINE)

@@ -48,7 +48,14 @@ def test_every_option_is_part_of_the_identity(changed: dict[str, object]) -> Non
 
 
 @pytest.mark.parametrize(
-    "changed", [{"version": "10.13.3.10"}, {"driver": "581.0"}, {"gpu": "L40"}, {"cuda": "13"}]
+    "changed",
+    [
+        {"version": "10.13.3.10"},
+        {"driver": "581.0"},
+        {"gpu": "L40"},
+        {"cuda": "13"},
+        {"quantizer": "onnxruntime 1"},
+    ],
 )
 def test_every_tool_is_part_of_the_identity(changed: dict[str, str]) -> None:
     assert engine_id("sha256:1", OPTIONS, TOOLS) != engine_id("sha256:1", OPTIONS, replace(TOOLS, **changed))
