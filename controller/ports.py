@@ -421,6 +421,8 @@ class Retention:
         days=90
     )  # with outcomes, superseded plans, old starts, expired overrides
     forecasts: timedelta = timedelta(days=30)
+    # Every run for so long; of older ones the first of each hour, which is what a question about the past needs.
+    runs: timedelta = timedelta(days=2)
     parts: timedelta = timedelta(days=2)
     scores: timedelta = timedelta(days=15)
     audit: timedelta = timedelta(days=365)

@@ -177,6 +177,9 @@ class FakeStore:
                 tables.forecasts,
                 lambda pair: pair[0].created_at < now - retention.forecasts and pair[0].id not in newest,
             )
+            + _drop(
+                tables.forecasts, lambda pair: _is_another_of_its_hour(tables, pair[0], now - retention.runs)
+            )
             + _drop(tables.parts, lambda parts: parts.created_at < now - retention.parts)
             + _drop(tables.scores, lambda hour: hour.start_at < now - retention.scores)
             + _drop(tables.keys, lambda kept: kept[0] < now - retention.idempotency)
@@ -195,6 +198,17 @@ def _newest_forecasts(tables: FakeTables) -> set[str]:
         if run.workload not in newest or run.origin_at > newest[run.workload].origin_at:
             newest[run.workload] = run
     return {run.id for run in newest.values()}
+
+
+def _is_another_of_its_hour(tables: FakeTables, run: ForecastRun, before: datetime) -> bool:
+    """Whether an older run stands for the same hour, and a newer one for a later hour."""
+    hour = run.created_at.replace(minute=0, second=0, microsecond=0)
+    others = [other.created_at for other, _ in tables.forecasts.values() if other.workload == run.workload]
+    return (
+        run.created_at < before
+        and any(hour <= at < run.created_at for at in others)
+        and any(at >= hour + timedelta(hours=1) for at in others)
+    )
 
 
 def _is_superseded(tables: FakeTables, plan: CapacityPlan) -> bool:

@@ -106,6 +106,7 @@ class PostgresStore:
             (_OLD_CONTRACTS, now - retention.decisions),
             (_OLD_WARMUPS, now - retention.decisions),
             (_OLD_FORECASTS, now - retention.forecasts),
+            (_OLD_RUNS, now - retention.runs),
             (_OLD_PARTS, now - retention.parts),
             (_OLD_SCORES, now - retention.scores),
             (_OLD_STANDINGS, now - retention.forecasts),
@@ -221,6 +222,16 @@ _OLD_FORECASTS = _old(
     "forecasts",
     "id",
     "created_at < :before AND origin_at < (SELECT max(origin_at) FROM forecasts WHERE workload = old.workload)",
+)
+# A run every few minutes is 300 MB a month and workload; the newest of all is always in the last hour that has any.
+_OLD_RUNS = _old(
+    "forecasts",
+    "id",
+    "created_at < :before"
+    " AND EXISTS (SELECT FROM forecasts AS first WHERE first.workload = old.workload"
+    " AND first.created_at < old.created_at AND first.created_at >= date_trunc('hour', old.created_at, 'UTC'))"
+    " AND EXISTS (SELECT FROM forecasts AS later WHERE later.workload = old.workload"
+    " AND later.created_at >= date_trunc('hour', old.created_at, 'UTC') + interval '1 hour')",
 )
 _OLD_PARTS = _old("forecast_parts", "forecast_id", "created_at < :before")
 _OLD_SCORES = _old("forecast_scores", "workload, start_at", "start_at < :before")

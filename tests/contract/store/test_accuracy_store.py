@@ -114,6 +114,35 @@ async def test_old_parts_and_scores_go_and_young_ones_stay(store: Store) -> None
         assert [an_hour(100)] == list(await unit.accuracy.scores("rec", NOW, NOW + 200 * HOUR))
 
 
+async def test_of_older_forecasts_the_first_of_each_hour_stays(store: Store) -> None:
+    def forecast(minutes: int, workload: str = "rec") -> tuple[ForecastRun, ForecastBand]:
+        at, run_id = NOW + timedelta(minutes=minutes), f"{workload}-{minutes}"
+        band = ForecastBand(run_id, at, at, HOUR, LEVELS, (), ForecastState.FAILED)
+        return ForecastRun(run_id, workload, at, at, 0), band
+
+    async with store.unit_of_work() as unit:
+        for minutes in (5, 20, 55, 60, 75, 130, 140):
+            await unit.forecasts.save(*forecast(minutes))
+        # The last hour of another workload, which has stopped: its newest run is in force.
+        for minutes in (10, 20):
+            await unit.forecasts.save(*forecast(minutes, "search"))
+        await unit.commit()
+
+    await store.maintain(NOW + 4 * HOUR, Retention(runs=timedelta(minutes=115)))
+
+    async with store.unit_of_work() as unit:
+        found = [
+            await unit.forecasts.as_of("rec", NOW + timedelta(minutes=minutes))
+            for minutes in (20, 55, 75, 130, 140)
+        ]
+        assert ["rec-5", "rec-5", "rec-60", "rec-130", "rec-140"] == [pair[0].id for pair in found if pair]
+        assert {"rec": "rec-140", "search": "search-20"} == await unit.forecasts.newest(["rec", "search"])
+        earlier = await unit.forecasts.as_of("search", NOW + timedelta(minutes=15))
+        assert earlier is not None
+        assert "search-10" == earlier[0].id
+    assert 0 == await store.maintain(NOW + 4 * HOUR, Retention(runs=timedelta(minutes=115)))
+
+
 async def test_the_newest_forecasts_are_told_by_id(store: Store) -> None:
     def forecast(run_id: str, workload: str, hours: int) -> tuple[ForecastRun, ForecastBand]:
         at = NOW + hours * HOUR

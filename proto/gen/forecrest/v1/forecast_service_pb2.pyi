@@ -151,7 +151,9 @@ class GetForecastRequest(_message.Message):
     """Required. `workloads/{workload}/forecast`."""
     @_builtins.property
     def as_of_time(self) -> _timestamp_pb2.Timestamp:
-        """The forecast that was the newest at this time. Absent: now."""
+        """The forecast that was the newest at this time. Absent: now. Of forecasts older than two days the first of each hour
+        is kept, for 30 days.
+        """
 
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
