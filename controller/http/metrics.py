@@ -62,7 +62,7 @@ METRICS: Final = _table(
         "Since the job's last turn ended, also of a process that only follows.",
     ),
     ("loop_failures_total", "counter", "job", "Turns that failed."),
-    ("loop_pending_minutes", "gauge", "", "Minutes of traffic that wait for the database."),
+    ("loop_pending_samples", "gauge", "", "Minutes of traffic that wait for the database."),
     ("replicas", "gauge", "workload stage", "Observed replicas in each stage."),
     ("demand_requests_per_second", "gauge", "workload", "Demand the newest decision was made with."),
     ("decision_timestamp_seconds", "gauge", "workload", "When the newest recorded decision was made."),
@@ -76,11 +76,11 @@ METRICS: Final = _table(
     ("plan_floor_replicas", "gauge", "workload", "Floor that the plan sets now."),
     ("event_floor_replicas", "gauge", "workload", "Floor that traffic events set now."),
     ("lead_time_p95_seconds", "gauge", "workload", "From an order to a warm replica, 95th percentile."),
-    ("forecast_demand_requests_per_second", "gauge", "workload quantile", "Forecast for now."),
+    ("forecast_demand_requests_per_second", "gauge", "workload level", "Forecast for now."),
     (
         "forecast_near_requests_per_second",
         "gauge",
-        "workload quantile",
+        "workload level",
         "What demand may reach within the lead time.",
     ),
     ("forecast_origin_timestamp_seconds", "gauge", "workload", "End of the data the forecast was made from."),
@@ -101,8 +101,8 @@ METRICS: Final = _table(
     (
         "accuracy_coverage_ratio",
         "gauge",
-        "workload quantile",
-        "Share of steps at or below the quantile, one hour ahead.",
+        "workload level",
+        "Share of steps at or below the quantile of this level, one hour ahead.",
     ),
     ("api_calls_total", "counter", "method code", "Calls that ended."),
     ("api_call_duration_seconds", "histogram", "method", "How long calls took; streams their whole life."),
@@ -202,7 +202,7 @@ class StateCollector(Collector):
             yield "loop_turn_age_seconds", (job,), age_s
         for job, count in state.failures.items():
             yield "loop_failures_total", (job,), float(count)
-        yield "loop_pending_minutes", (), float(state.pending_minutes)
+        yield "loop_pending_samples", (), float(state.pending_minutes)
         yield "api_streams", (), float(state.stream_count)
         for source, failed in state.security_failures.items():
             yield "security_source_failed", (source,), float(failed)

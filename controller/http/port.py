@@ -8,6 +8,7 @@ no more than one sentence. Rendering happens beside the event loop and once at a
 import asyncio
 import json
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,10 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
+from controller.adapters.clock import SystemClock
+from controller.api.auth.guard import REFUSALS_BURST, REFUSALS_QPS
 from controller.api.auth.identity import UnauthenticatedError
+from controller.api.auth.rate import Buckets
 from controller.api.auth.roles import Access, namespaces_of
 from controller.api.auth.security import Security
 from controller.api.server import BindError, check_bind
@@ -115,6 +119,8 @@ class _Metrics:
     def __init__(self, security: Security, registry: CollectorRegistry) -> None:
         self._security, self._registry = security, registry
         self._rendering = asyncio.Lock()
+        self._clock = SystemClock()
+        self._refusals = Buckets(REFUSALS_QPS, REFUSALS_BURST)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Answer a scrape."""
@@ -134,6 +140,11 @@ class _Metrics:
                 request.headers.getall("Authorization", []), names
             )
         except UnauthenticatedError as error:
+            wait_s = self._refusals.take(request.remote or "", self._clock.monotonic())
+            if wait_s:
+                raise web.HTTPTooManyRequests(
+                    text="refused too often; slow down\n", headers={"Retry-After": str(math.ceil(wait_s))}
+                ) from error
             raise web.HTTPUnauthorized(
                 text=f"{error}\n", headers={"WWW-Authenticate": 'Bearer realm="forecrest"'}
             ) from error

@@ -1,5 +1,6 @@
 """The side port: what it exposes, in which names, to whom."""
 
+import asyncio
 import json
 import re
 import ssl
@@ -139,10 +140,10 @@ def test_values_are_those_of_the_newest_decision_and_forecast() -> None:
         ("forecrest_plan_floor_replicas", (("workload", "cart"),)): 4.0,
         ("forecrest_event_floor_replicas", (("workload", "cart"),)): 9.0,
         ("forecrest_replicas", (("stage", "VERIFIED"), ("workload", "cart"))): 2.0,
-        ("forecrest_forecast_demand_requests_per_second", (("quantile", "0.9"), ("workload", "cart"))): 150.0,
+        ("forecrest_forecast_demand_requests_per_second", (("level", "0.9"), ("workload", "cart"))): 150.0,
         ("forecrest_accuracy_bias_ratio", (("lead_seconds", "3600"), ("workload", "cart"))): 0.1,
         ("forecrest_accuracy_naive_ratio", (("lead_seconds", "3600"), ("workload", "cart"))): 0.5,
-        ("forecrest_accuracy_coverage_ratio", (("quantile", "0.5"), ("workload", "cart"))): 0.5,
+        ("forecrest_accuracy_coverage_ratio", (("level", "0.5"), ("workload", "cart"))): 0.5,
         ("forecrest_loop_failures_total", (("job", "tick"),)): 2.0,
     }
 
@@ -298,6 +299,17 @@ async def test_metrics_are_for_those_who_may_read_everywhere_and_health_is_for_a
     assert 403 == await status(Authorization=f"Bearer {made['telemetry:*'].text}")
     assert 200 == await status(Authorization=f"Bearer {made['viewer:*'].text}")
     assert (200, 200) == tuple([(await get(f"{port.url}/{path}"))[0] for path in ("healthz", "readyz")])
+
+
+async def test_refused_scrapes_are_limited_by_address(open_side_port: Opens, tmp_path: Path) -> None:
+    save_tokens(tmp_path / "t.json", TokenFile())
+    port = await open_side_port(SecurityFiles(tokens=tmp_path / "t.json"))
+    statuses: set[int] = set()
+    async with asyncio.timeout(60):
+        while 429 not in statuses:
+            statuses.add((await get(f"{port.url}/metrics", Authorization="Bearer wrong"))[0])
+
+    assert {401, 429} == statuses
 
 
 async def test_a_client_certificate_opens_the_metrics_and_probes_need_none(
