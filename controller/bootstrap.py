@@ -8,6 +8,7 @@ outlives them; nothing else is replaceable from outside.
 
 import asyncio
 import json
+import logging
 import os
 import platform
 import secrets
@@ -33,7 +34,14 @@ from controller.adapters.triton_metrics import TritonDemandMeter
 from controller.api.auth.oidc import OidcSettings
 from controller.api.auth.security import Security, SecurityFiles
 from controller.api.auth.tls import TlsPaths
-from controller.api.server import ApiDependencies, ApiLimits, RunningServer, check_bind, serve
+from controller.api.server import (
+    ApiDependencies,
+    ApiLimits,
+    BindError,
+    RunningServer,
+    check_bind,
+    serve,
+)
 from controller.http.health import Health
 from controller.http.metrics import ApiMetrics, State, StateCollector, new_registry
 from controller.http.port import RunningPort, follow, open_port
@@ -45,6 +53,8 @@ from controller.loop.runner import Runner
 from controller.ports import LEADER_LEASE, Actuator, Clock, DemandMeterPort, SignalCache, Store
 from controller.settings import Settings
 from controller.usecases.preview_event import PreviewSettings
+
+log = logging.getLogger(__name__)
 
 # Live signals outlive a few missed scrapes, no more: the core judges their age besides.
 SIGNAL_TTL_PERIODS = 30
@@ -141,7 +151,9 @@ async def open_runtime(
         )
         forecaster = FitForecaster()
         forecasting = Forecasting(store, forecaster, clock, settings, cache)
-        control = Control(store, cache, actuator, observer, forecasting, clock, settings)
+        control = Control(
+            store, cache, actuator, observer, forecasting, clock, settings, settings.quota_pools
+        )
         # Leases live on the database's clock, so leadership keeps the machine's time in a demo too.
         leadership = Leadership(
             leases,
@@ -152,6 +164,7 @@ async def open_runtime(
         )
         runner = Runner(leadership, control, observer, forecasting, clock, settings)
         preview = PreviewSettings(
+            pools=settings.quota_pools,
             history=timedelta(seconds=settings.history_window_s),
             horizon=timedelta(seconds=settings.forecast_horizon_s),
         )
@@ -297,7 +310,14 @@ async def _open_http(
         age_s=lambda: clock.monotonic() - began_s,
     )
     bind = follow(runtime.settings.http_bind, runtime.settings.bind)
-    port = await open_port(bind, security, registry, health)
+    try:
+        port = await open_port(bind, security, registry, health)
+    except BindError as error:
+        if runtime.settings.http_bind:
+            raise
+        # Nobody asked for this very port, and what it is for must not keep a controller from starting.
+        log.warning("%s; any free one is taken instead", error)
+        port = await open_port(f"{bind.rpartition(':')[0]}:0", security, registry, health)
     stack.push_async_callback(port.stop)
     return port
 

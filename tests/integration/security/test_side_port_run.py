@@ -3,6 +3,7 @@
 import asyncio
 import json
 import shutil
+import socket
 import subprocess
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from forecrest.v1 import workload_pb2, workload_service_pb2
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
+from controller.api.server import BindError
 from controller.bootstrap import open_runtime
 from controller.client import Client
 from controller.http.metrics import METRICS
@@ -63,6 +65,43 @@ async def test_a_running_controller_exposes_its_loop_its_decisions_and_its_calls
     assert 1.0 == found["forecrest_api_calls_total", call]
     assert {"tick", "scrape"} <= {dict(labels).get("job") for _, labels in found}
     assert [] == [name for name, _ in found if name not in METRICS and "_duration_" not in name]
+
+
+async def test_a_taken_port_beside_the_api_keeps_no_controller_from_starting(
+    database_url: str, redis_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def taken(port: int) -> socket.socket:
+        held = socket.socket()
+        held.bind(("127.0.0.1", port))
+        held.listen()
+        return held
+
+    settings = Settings(
+        data_dir=tmp_path,
+        database_url=SecretStr(database_url),
+        redis_url=SecretStr(redis_url),
+        actuator="dry_run",
+        run_loop=False,
+    )
+    # Two free ports beside each other: the API takes the first, somebody else has the second.
+    while True:
+        with taken(0) as probe:
+            port = int(probe.getsockname()[1])
+        try:
+            holder = taken(port + 1)
+            break
+        except OSError:
+            continue
+    with holder:
+        async with open_runtime(settings.model_copy(update={"bind": f"127.0.0.1:{port}"})) as runtime:
+            assert runtime.http is not None
+            assert port + 1 != runtime.http.port
+            assert 200 == (await get(f"{runtime.http.url}/readyz"))[0]
+        assert "any free one is taken instead" in caplog.text
+        asked = {"bind": "127.0.0.1:0", "http_bind": f"127.0.0.1:{port + 1}"}
+        with pytest.raises(BindError, match="http_bind"):
+            async with open_runtime(settings.model_copy(update=asked)):
+                pass
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool judges the exposition")
