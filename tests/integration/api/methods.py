@@ -29,6 +29,7 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
+from controller.accuracy import Parts
 from controller.adapters.clock import SystemClock
 from controller.core.resources import ForecastRun
 from controller.core.types import (
@@ -210,6 +211,10 @@ async def prepare(store: Store, client: Any) -> None:  # noqa: ANN401 -- the typ
             state=ForecastState.READY,
         )
         await uow.forecasts.save(run, band)
+        flat = (0.0,) * 24
+        await uow.accuracy.put_parts(
+            Parts("f1", "rec", NOW - HOUR, "ensemble", "", "", 1000.0, flat, flat, flat)
+        )
         await uow.commit()
 
 
