@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from controller.core.types import QuotaPool
+
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 _URLS = {
     "database_url": (
@@ -104,9 +106,21 @@ class Settings(BaseSettings):
     holder: str = ""  # "": the host name; what tells processes of one name apart is added
     run_loop: bool = True
 
+    # GPUs that workloads share, as JSON: [{"name": "shared", "nominal_gpus": 64}]; see docs/operations.md
+    quota_pools: Annotated[tuple[QuotaPool, ...], Field(max_length=1000)] = ()
     workloads_max: Annotated[int, Field(ge=1, le=100_000)] = 20_000
     occurrences_max: Annotated[int, Field(ge=1, le=10_000)] = 500  # events looked at per workload and tick
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+
+    @field_validator("quota_pools")
+    @classmethod
+    def _are_pools(cls, value: tuple[QuotaPool, ...]) -> tuple[QuotaPool, ...]:
+        if len({pool.name for pool in value}) < len(value):
+            raise ValueError("two pools have the same name: give each its own")
+        for pool in value:
+            if not pool.name or min(pool.nominal_gpus, pool.borrowing_limit_gpus) < 0:
+                raise ValueError(f"pool {pool.name!r}: it needs a name, and its GPUs must be 0 or more")
+        return value
 
     @field_validator("database_url", "redis_url")
     @classmethod

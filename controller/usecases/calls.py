@@ -94,6 +94,8 @@ async def _version(uow: UnitOfWork, resource: str) -> int | None:
     try:
         if collection == "events":
             return (await uow.events.get(name)).revision
+        if collection == "engines" and "/" not in name:
+            return (await uow.engines.get(name)).generation
         if collection == "workloads" and "/" not in name:
             return (await uow.workloads.get(name)).generation
     except NotFoundError:

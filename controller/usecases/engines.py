@@ -31,7 +31,7 @@ from controller.usecases.errors import (
     PreconditionError,
 )
 from controller.usecases.filters import Field, Kind, filter_of, order_of
-from controller.usecases.listing import listing, sorted_page
+from controller.usecases.listing import every, listing, sorted_page
 from controller.usecases.names import check_id
 from controller.usecases.workload_rules import check_pairs, check_profile, check_slo
 
@@ -190,7 +190,7 @@ async def list_engines(
 
 
 async def _all_engines(uow: UnitOfWork) -> Sequence[Engine]:
-    return (await uow.engines.list(Page(ENGINES_MAX)))[0]
+    return await every(uow.engines.list, ENGINES_MAX)
 
 
 async def register_engine(store: Store, call: Call[Engine], draft: Engine) -> Engine:
@@ -302,7 +302,7 @@ async def retire_engine(
             return stored
         users = sorted(
             w.name
-            for w in (await uow.workloads.list())[0]
+            for w in await every(uow.workloads.list)
             if w.engine_digest == stored.digest or engine_id in named_engines(w)
         )
         if users:

@@ -3,7 +3,7 @@
 import base64
 import hashlib
 import json
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -12,6 +12,8 @@ from controller.usecases.errors import InvalidError, Violation
 
 PAGE_SIZE_DEFAULT = 50
 PAGE_SIZE_MAX = 1000
+# More than any fleet has; what looks at all of them stops there.
+EVERY_MAX = 100_000
 _SCOPE_LENGTH = 12
 _TOKEN_LENGTH_MAX = 2048
 _REMEDY = "is not a token of this listing; send next_page_token of the page before with the same other fields, or leave it empty"
@@ -55,6 +57,20 @@ async def listing(page: Page) -> AsyncGenerator[None]:
         if not page.token:
             raise
         raise _no_token() from error
+
+
+async def every(
+    read: Callable[[Page], Awaitable[tuple[Sequence[Row], str]]], limit: int = EVERY_MAX
+) -> list[Row]:
+    """All rows of a store's listing, page by page, at most ``limit``."""
+    found: list[Row] = []
+    token = ""
+    while len(found) < limit:
+        rows, token = await read(Page(min(PAGE_SIZE_MAX, limit - len(found)), token))
+        found += rows
+        if not token:
+            break
+    return found
 
 
 def sorted_page(

@@ -13,6 +13,7 @@ from controller.core.leadtime import LeadTime
 from controller.core.planner import build_plan
 from controller.core.types import CapacityPlan, Event, QuotaPool, Trust, Workload
 from controller.ports import NotFoundError, UnitOfWork
+from controller.usecases.listing import every
 
 # Workloads of one pool that are planned for one by one; further ones count with their minimum.
 MEMBERS_MAX = 200
@@ -61,7 +62,7 @@ async def room_for(
         return None
     members = [
         w
-        for w in (await uow.workloads.list())[0]
+        for w in await every(uow.workloads.list)
         if w.quota_pool == pool.name and w.name != workload.name and w.profile.gpus_per_replica
     ]
     held: list[tuple[str, int]] = []

@@ -10,7 +10,7 @@ from controller.usecases.calls import Call, perform
 from controller.usecases.engines import PREFIX, measured_profiles, named_engines, with_measured
 from controller.usecases.errors import EtagMismatchError, ExistsError, Findings, MissingError
 from controller.usecases.filters import Field, Kind, filter_of, order_of
-from controller.usecases.listing import listing, sorted_page
+from controller.usecases.listing import every, listing, sorted_page
 from controller.usecases.workload_rules import check_workload
 
 # What a filter of workloads may compare; a few thousand workloads are filtered and sorted in memory.
@@ -56,7 +56,7 @@ async def list_workloads(
     column, descending = order_of(order_by, _ORDERS, "name")
     if where or order_by:
         async with store.unit_of_work() as uow:
-            rows = (await uow.workloads.list())[0]
+            rows = await every(uow.workloads.list)
         read = WORKLOAD_FIELDS[column].read
         return sorted_page(
             [w for w in rows if wanted.matches(w)],
