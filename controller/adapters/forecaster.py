@@ -21,7 +21,7 @@ from controller.core.resources import ForecastRun
 from controller.core.types import Event, ForecastBand, ForecastState, NearDemand, Trust
 from controller.ports import NearModel, Refit
 from forecaster import Event as KnownEvent
-from forecaster import ForecastInputError, nowcast
+from forecaster import Forecast, ForecastInputError, nowcast
 from forecaster.candidates import forecast_as
 from forecaster.explain import decompose, rounded
 from forecaster.nearcast import Nearcast, Newest, calibrate, long_mean, short_mean
@@ -94,9 +94,7 @@ class FitForecaster:
     ) -> Refit:
         """Forecast as ``forecast`` does, by the champion, and say what the median is made of."""
         async with self._turn:
-            return await asyncio.to_thread(
-                _fit, standing.workload, history, step, horizon_steps, events, now, standing
-            )
+            return await asyncio.to_thread(_fit, history, step, horizon_steps, events, now, standing)
 
     async def score(
         self,
@@ -308,8 +306,20 @@ def _series(history: Minutes) -> pd.Series:
     return pd.Series([np.nan if v is None else v for _, v in history], index=times, dtype="float64")
 
 
+def _forecast(
+    model: str, series: pd.Series, horizon_steps: int, events: Sequence[KnownEvent]
+) -> tuple[str, Forecast]:
+    """Forecast by ``model``, or by the shipped one where that cannot take the history; say which."""
+    try:
+        return model, forecast_as(model, series, horizon_steps, LEVELS, events)
+    except ForecastInputError:
+        # All of the days that it looks at may be missing.
+        if model == ENSEMBLE:
+            raise
+    return ENSEMBLE, forecast_as(ENSEMBLE, series, horizon_steps, LEVELS, events)
+
+
 def _fit(
-    workload: str,
     history: Minutes,
     step: timedelta,
     horizon_steps: int,
@@ -317,37 +327,21 @@ def _fit(
     now: datetime,
     standing: Standing,
 ) -> Refit:
-    series, known = _series(history), [_known(e) for e in events]
-    last_at = history[-1][0]
+    workload, series, known = standing.workload, _series(history), [_known(e) for e in events]
+    origin_at = history[-1][0] + step
     run_id = _run_id(workload, series, events, step, horizon_steps, standing.champion)
-    # A champion that cannot take this history - all of its recent days are missing - is stood in for.
-    model = standing.champion
     try:
-        try:
-            result = forecast_as(model, series, horizon_steps, LEVELS, known)
-        except ForecastInputError:
-            if model == ENSEMBLE:
-                raise
-            model = ENSEMBLE
-            result = forecast_as(model, series, horizon_steps, LEVELS, known)
+        model, result = _forecast(standing.champion, series, horizon_steps, known)
     except ForecastInputError as error:
         band = ForecastBand(
-            run_id,
-            last_at + step,
-            last_at + step,
-            step,
-            LEVELS,
-            (),
-            ForecastState.FAILED,
-            frozenset(),
-            (str(error),),
+            run_id, origin_at, origin_at, step, LEVELS, (), ForecastState.FAILED, reasons=(str(error),)
         )
-        return Refit(ForecastRun(run_id, workload, last_at + step, now, horizon_steps), band)
+        return Refit(ForecastRun(run_id, workload, origin_at, now, horizon_steps), band)
     why = decompose(result, series, known, model=model)
     start_at = result.index[0].to_pydatetime()
     band = ForecastBand(
         id=run_id,
-        origin_at=last_at + step,
+        origin_at=origin_at,
         start_at=start_at,
         step=step,
         levels=LEVELS,
@@ -360,7 +354,7 @@ def _fit(
     run = ForecastRun(
         id=run_id,
         workload=workload,
-        origin_at=last_at + step,
+        origin_at=origin_at,
         created_at=now,
         horizon_steps=horizon_steps,
         model_weights=tuple(sorted(result.model_weights.items())),
