@@ -7,15 +7,16 @@ from types import ModuleType
 import pytest
 
 from controller.adapters.fakes import FakeStore
-from controller.api import control, events, forecasts, telemetry, workloads
+from controller.api import control, engines, events, forecasts, stale, telemetry, workloads
 from controller.api.limits import ApiLimits
 from controller.api.server import RunningServer
-from controller.usecases import event_rules
+from controller.usecases import event_rules, filters, icalendar_file
 from controller.usecases import forecasts as forecast_rules
 from controller.usecases import telemetry as telemetry_rules
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs/api.md").read_text()
 SERVICERS = {
+    "EngineService": engines.EngineServicer,
     "EventService": events.EventServicer,
     "ForecastService": forecasts.ForecastServicer,
     "WorkloadService": workloads.WorkloadServicer,
@@ -50,7 +51,8 @@ def test_every_reason_is_on_the_page() -> None:
     sources = "".join(p.read_text() for folder in ("api", "usecases") for p in (root / folder).glob("*.py"))
     reasons = set(
         re.findall(
-            r'"([A-Z]+(?:_[A-Z]+)*_(?:FIELDS|MESSAGE|FOUND|EXISTS|REUSED|MISMATCH|STREAMS|SLOW|EXCEEDED|UNAVAILABLE|READY|STOPPING))"',
+            r'"([A-Z]+(?:_[A-Z]+)*_(?:FIELDS|MESSAGE|FOUND|EXISTS|REUSED|MISMATCH|STREAMS|SLOW|EXCEEDED|UNAVAILABLE|READY|STOPPING'
+            r'|STARTED|VALIDATED|IN_USE))"',
             sources,
         )
     )
@@ -71,7 +73,26 @@ def test_the_limits_on_the_page_are_those_that_hold() -> None:
             telemetry_rules.BACKLOGS_MAX,
         ],
         "buckets of history per call": [forecast_rules.BUCKETS_MAX],
-        "workloads per event, exceptions per rule": [event_rules.WORKLOADS_MAX, event_rules.EXDATES_MAX],
+        "workloads per event, exceptions, further dates": [
+            event_rules.WORKLOADS_MAX,
+            event_rules.EXDATES_MAX,
+            event_rules.RDATES_MAX,
+        ],
+        "a filter: length, comparisons, nesting": [
+            filters.FILTER_LENGTH_MAX,
+            filters.COMPARISONS_MAX,
+            filters.DEPTH_MAX,
+        ],
+        "an iCalendar file: size, VEVENTs, lines": [
+            icalendar_file.FILE_BYTES_MAX // 2**20,
+            icalendar_file.EVENTS_MAX,
+            icalendar_file.LINES_MAX,
+        ],
+        "answers kept for an outage: number, memory, age": [
+            stale.ANSWERS_MAX,
+            stale.BYTES_MAX // 2**20,
+            stale.AGE_MAX.days,
+        ],
     }
     said = {
         what.strip(): [float(n.replace(" ", "")) for n in re.findall(r"\d[\d ]*\d|\d", value)]
