@@ -170,6 +170,9 @@ def _member(name: str, transform: Transform, grid: Grid, horizon: int, events: S
     flagged: Bools = effects.inside | (effects.touched & (np.abs(effects.shift) > FLAG_SHIFT))
     trust = np.where(flagged[:n], TRUST_EVENT, 1.0)
     adjusted = np.where(effects.alone[:n], np.nan, z - effects.shift[:n])
+    if not np.isfinite(adjusted).any():
+        # A history that is one single event still has a level.
+        adjusted = z - effects.shift[:n]
     made = context(
         seasons(adjusted, grid.day, trust, idle),
         effects.shift,

@@ -7,7 +7,7 @@ negative demand, a step that is irregular or does not divide a day.
 Called by: `forecaster.service` and `forecaster.backtest`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -33,7 +33,7 @@ class Grid:
     """A regular series.
 
     Attributes:
-        values: `[N]`, NaN where nothing was observed; the last entry is the origin's.
+        values: `[N]`, NaN where nothing was observed; the first was, the last is the origin's.
         start_s: Unix time of the first bucket, seconds.
         step_s: Seconds per bucket; divides a day.
         observed_count: Entries that are numbers.
@@ -97,7 +97,13 @@ def to_grid(history: pd.Series, *, step: timedelta | None = None, now: datetime 
     outage = _outages(grid, day)
     grid[outage] = np.nan
     start_s = int(seconds[-1]) - (count - 1) * step_s
-    return Grid(grid, start_s, step_s, int(np.isfinite(grid).sum()), int(outage.sum()))
+    return trimmed(Grid(grid, start_s, step_s, int(np.isfinite(grid).sum()), int(outage.sum())))
+
+
+def trimmed(grid: Grid) -> Grid:
+    """Return the grid from its first observation on; what lies before it is no history."""
+    first = int(np.argmax(np.isfinite(grid.values)))
+    return replace(grid, values=grid.values[first:], start_s=grid.start_s + first * grid.step_s)
 
 
 def _checked_columns(history: object) -> tuple[np.ndarray, Floats]:

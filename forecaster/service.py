@@ -6,6 +6,7 @@ Called by: everyone who wants a forecast.
 """
 
 from collections.abc import Sequence
+from dataclasses import fields, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Final
@@ -13,9 +14,10 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from forecaster.ensemble import predict
+from forecaster.daylight import follow
+from forecaster.ensemble import Prediction, predict
 from forecaster.series import Grid, to_grid
-from forecaster.types import Event, Forecast, ForecastInputError, ForecastState
+from forecaster.types import Components, Event, Floats, Forecast, ForecastInputError, ForecastState
 
 QUANTILE_LEVELS: Final = (0.1, 0.5, 0.9, 0.95, 0.99)
 HORIZON_STEPS_MAX = 60_480  # seven days of 10 s steps
@@ -51,7 +53,7 @@ def forecast(
     levels = _checked(horizon_steps, quantile_levels, events)
     grid = to_grid(history, step=step, now=now)
     state, reasons = _judge(grid)
-    result = predict(grid, horizon_steps, np.asarray(levels), tuple(events))
+    result = _predict(grid, horizon_steps, np.asarray(levels), tuple(events))
     first = pd.Timestamp(grid.origin_s + grid.step_s, unit="s", tz="UTC")
     index = pd.date_range(first, periods=horizon_steps, freq=pd.Timedelta(seconds=grid.step_s))
     return Forecast(
@@ -67,6 +69,20 @@ def forecast(
         components=result.components,
         correction_gain=result.correction_gain,
         correction_half_life=result.correction_half_life,
+    )
+
+
+def _predict(grid: Grid, horizon: int, levels: Floats, events: tuple[Event, ...]) -> Prediction:
+    """Predict on the clock that people keep, where demand shows it."""
+    clock = follow(grid, horizon)
+    if clock is None:
+        return predict(grid, horizon, levels, events)
+    steps = clock.steps(grid, horizon)
+    moved = tuple(clock.move_event(event) for event in events)
+    result = predict(clock.move_grid(grid), int(steps.max()) + 1, levels, moved)
+    parts = {f.name: getattr(result.components, f.name)[steps] for f in fields(result.components)}
+    return replace(
+        result, values=result.values[steps], median=result.median[steps], components=Components(**parts)
     )
 
 

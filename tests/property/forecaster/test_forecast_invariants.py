@@ -4,7 +4,7 @@
 2. Values are finite, >= 0 and monotone in the quantile level.
 3. The same input gives the same output, bit for bit.
 4. Scaling demand scales the forecast.
-5. A shift of history by whole weeks shifts the forecast and changes no value.
+5. A shift of history by whole weeks in which no clock changes shifts the forecast and changes no value.
 6. Components add up to the median.
 7. Model weights are positive and add up to 1.
 8. A backtest origin never reads what lies after it.
@@ -105,13 +105,15 @@ def test_4_scaling_demand_scales_the_forecast(history: pd.Series, factor: float)
     assert scaled.values / factor == pytest.approx(plain.values, rel=1e-4, abs=1e-6 * float(history.max()))
 
 
-@given(histories(), st.integers(1, 200))
+@given(histories(), st.integers(1, 12))
 @settings(max_examples=15, deadline=None)
 def test_5_whole_weeks_later_nothing_else_changes(history: pd.Series, weeks: int) -> None:
-    moved = history.copy()
+    in_june = history.copy()
+    in_june.index = in_june.index + timedelta(weeks=13)
+    moved = in_june.copy()
     moved.index = moved.index + timedelta(weeks=weeks)
 
-    assert np.array_equal(forecast(history, 24).values, forecast(moved, 24).values)
+    assert np.array_equal(forecast(in_june, 24).values, forecast(moved, 24).values)
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 500))

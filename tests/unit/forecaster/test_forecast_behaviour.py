@@ -83,12 +83,52 @@ def test_a_level_shift_is_followed_within_hours() -> None:
 
 def test_no_demand_at_regularly_closed_hours() -> None:
     history = service(28)
-    closed = history.index.hour < 8
+    closed = pd.DatetimeIndex(history.index).hour < 8
     history[closed] = 0.0
 
     result = forecast(history, DAY)
     assert float(result.values[: 8 * 12, 3].max()) < 5.0
     assert float(result.median[10 * 12 :].min()) > 200.0
+
+
+def test_rare_requests_are_no_steady_trickle() -> None:
+    """One bucket in twelve has a burst of about 50: usually nothing comes, and the upper quantiles are a burst."""
+    rng = np.random.default_rng(11)
+    history = service(28) * 0.0
+    bursts = rng.random(len(history)) < 1 / 12
+    history[bursts] = rng.gamma(25.0, 2.0, int(bursts.sum()))
+
+    result = forecast(history, DAY)
+    assert float(result.median.max()) < 5.0
+    assert float(np.median(result.median)) < 0.01
+    assert 30.0 < float(np.median(result.values[:, 3])) < 90.0
+    assert 40.0 < float(np.median(result.values[:, 4])) < 120.0
+
+
+def test_quantiles_are_narrow_where_demand_is_quiet() -> None:
+    """A noisy day does not widen a quiet night, though most errors of the history are the day's."""
+    rng = np.random.default_rng(12)
+    history = service(28, noise=0.0)
+    by_day = pd.DatetimeIndex(history.index).hour >= 8
+    history[by_day] *= np.exp(rng.normal(0.0, 0.4, int(by_day.sum())))
+    history[~by_day] *= np.exp(rng.normal(0.0, 0.02, int((~by_day).sum())))
+
+    values = forecast(history, DAY).values
+    width = np.log(values[:, 3] / values[:, 0])
+    assert 10 * float(np.median(width[12 : 6 * 12])) < float(np.median(width[10 * 12 : 22 * 12]))
+
+
+def test_a_pulse_at_a_fixed_minute_is_expected_when_it_is_about_to_start() -> None:
+    """The last value says nothing at the edge of a scheduled job; yesterday does."""
+    rng = np.random.default_rng(13)
+    history = service(22, noise=0.0) * 0.0 + 10.0 * np.exp(rng.normal(0.0, 0.05, 22 * DAY))
+    at = np.arange(len(history)) % DAY
+    history[(at >= 144) & (at < 156)] *= 8.0
+    cut = len(history) - DAY + 144
+
+    median = forecast(history.iloc[:cut], 24).median
+    assert float(median[:12].min()) > 50.0
+    assert float(median[13:].max()) < 20.0
 
 
 def test_zeros_forecast_zero_and_say_so() -> None:
@@ -175,6 +215,23 @@ def test_two_promotions_at_once_add_their_extra_demand() -> None:
     plain = forecast(history, DAY).median
     both = forecast(history, DAY, events=one * 2).median
     assert 2.6 < float((both / plain)[12 * 12 + 3 : 16 * 12 - 3].mean()) < 3.5
+
+
+def test_a_history_may_begin_with_a_gap() -> None:
+    history = service(28)
+    history.iloc[:5] = np.nan
+    events = [window(history, day, 12, 4) for day in (20, 10)]
+
+    forecasts = [forecast(one, DAY, events=events).values for one in (history, history.dropna())]
+    assert np.array_equal(forecasts[0], forecasts[1])
+
+
+def test_a_history_that_is_one_single_event_still_has_a_level() -> None:
+    history = service(1).iloc[:24]
+    whole = Event(history.index[0].to_pydatetime(), history.index[-1].to_pydatetime() + pd.Timedelta(hours=1))
+
+    median = forecast(history, 3, events=[whole]).median
+    assert 0.5 < float((median / history.mean()).mean()) < 2.0
 
 
 def test_an_event_nobody_knows_anything_about_is_named() -> None:

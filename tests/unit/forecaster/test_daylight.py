@@ -1,0 +1,81 @@
+"""Demand follows local clocks: the day after a change its season is where people now are."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from forecaster import Event, forecast
+from forecaster.daylight import follow
+from forecaster.series import to_grid
+
+DAY = 96
+
+
+def office(last_day: str, zone: str, *, days: int = 29, noise: float = 0.05) -> pd.Series:
+    """Return demand of people who keep the clock of `zone`, 15-minute steps in UTC, ending after `last_day`."""
+    rng = np.random.default_rng(4)
+    index = pd.date_range(end=f"{last_day}T23:45Z", periods=days * DAY, freq="15min")
+    local = index.tz_convert(zone)
+    hour = local.hour + local.minute / 60.0
+    shape = 1000.0 * (1.0 - 0.6 * np.cos(2 * np.pi * hour / 24) + 0.5 * ((hour >= 9) & (hour < 17)))
+    week = np.where(local.day_of_week >= 5, 0.6, 1.0)
+    return pd.Series(shape * week * np.exp(rng.normal(0.0, noise, len(index))), index=index)
+
+
+def error_of(whole: pd.Series) -> float:
+    """Return the relative error of a forecast of the last day from the days before."""
+    actual = whole.iloc[-DAY:].to_numpy()
+    return float(np.abs(forecast(whole.iloc[:-DAY], DAY).median - actual).mean() / actual.mean())
+
+
+@pytest.mark.parametrize(
+    ("day", "zone"),
+    [
+        ("2026-03-30", "Europe/Berlin"),
+        ("2026-03-31", "Europe/Lisbon"),
+        ("2026-10-26", "Europe/Berlin"),
+        ("2026-03-09", "America/Chicago"),
+        ("2026-11-03", "America/New_York"),
+        ("2026-10-06", "Australia/Sydney"),
+    ],
+)
+def test_the_season_is_right_the_day_after_clocks_changed(day: str, zone: str) -> None:
+    usual = error_of(office(day, "UTC"))
+
+    # Unmoved, the edges of office hours alone cost 8 % more.
+    assert error_of(office(day, zone)) < usual + 0.02
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo"])
+def test_who_keeps_no_daylight_saving_is_left_alone(zone: str) -> None:
+    grid = to_grid(office("2026-04-02", zone))
+
+    assert follow(grid, DAY) is None
+
+
+def test_noise_follows_no_clock() -> None:
+    index = pd.date_range(end="2026-04-02T23:00Z", periods=29 * 24, freq="1h")
+    noise = [np.random.default_rng(seed).gamma(2.0, 50.0, len(index)) for seed in range(40)]
+
+    assert [None] * 40 == [follow(to_grid(pd.Series(one, index=index)), 24) for one in noise]
+
+
+@pytest.mark.parametrize("change", ["2026-03-29", "2026-10-25"])
+def test_a_change_ahead_is_planned_for_once_one_was_followed(change: str) -> None:
+    """Years of history name the clock, so the next change within the horizon is no surprise."""
+    whole = office(change, "Europe/Berlin", days=240)
+
+    assert error_of(whole) < error_of(office(change, "UTC", days=240)) + 0.03
+
+
+def test_an_event_stays_on_its_own_hours_after_clocks_changed() -> None:
+    history = office("2026-03-31", "Europe/Berlin", noise=0.01)
+    events = []
+    for day in ("2026-03-10", "2026-03-18", "2026-03-25", "2026-04-01"):
+        start = pd.Timestamp(f"{day}T20:00", tz="Europe/Berlin")
+        events.append(Event(start.to_pydatetime(), (start + pd.Timedelta(hours=2)).to_pydatetime()))
+        history[(history.index >= start) & (history.index < start + pd.Timedelta(hours=2))] *= 4.0
+
+    lift = forecast(history, DAY, events=events).components.event
+    inside = slice(18 * 4, 20 * 4)  # 20:00 in Berlin's summer is 18:00 UTC
+    assert lift[inside].min() > 5 * np.abs(np.concatenate((lift[: 17 * 4], lift[21 * 4 :]))).max()
