@@ -53,12 +53,26 @@ from controller.ports import (
     WorkloadStore,
 )
 from controller.usecases.caller import Caller, caller
+from controller.usecases.errors import UseCaseError
 
 R = TypeVar("R")
 
-# Store pages read to fill one page of a caller who sees little; then the page is short.
-PAGES_MAX = 20
+# Reads to fill one page of a caller who sees little, and rows of others that each may skip.
+READS_MAX = 50
+SKIPPED_ROWS = 1000
 PAGE_SIZE_DEFAULT = 10_000
+
+
+class HiddenError(UseCaseError):
+    """Between the rows a caller sees lie too many of others."""
+
+    code = "RESOURCE_EXHAUSTED"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "TOO_MUCH_TO_SEARCH",
+            "there is too much to search for what you may see; ask for one workload, or for a window of time",
+        )
 
 
 class Sight:
@@ -102,16 +116,34 @@ class Sight:
         read: Callable[[Page], Awaitable[tuple[Sequence[R], str]]],
         visible: Callable[[R], Awaitable[bool]],
     ) -> tuple[Sequence[R], str]:
-        """Read store pages until one page of what the caller sees is full; it may stay short."""
+        """Read store pages until one page of what the caller sees is full, or the listing ends.
+
+        A token only ever names a row that was returned: one that names a row of somebody else would tell of it.
+        Long stretches of others' rows are skipped; raise HiddenError when there are too many of them.
+        """
         page = page or Page(PAGE_SIZE_DEFAULT)
         found: list[R] = []
-        token = page.token
-        for _ in range(PAGES_MAX):
-            rows, token = await read(Page(page.size - len(found), token))
-            found += [row for row in rows if await visible(row)]
-            if not token or len(found) >= page.size:
-                break
-        return found, token
+        token = good = page.token
+        size = page.size
+        for _ in range(READS_MAX):
+            rows, after = await read(Page(size, token))
+            seen = [number for number, row in enumerate(rows) if await visible(row)]
+            fits = len(seen) <= page.size - len(found)
+            if fits and not after:
+                return [*found, *(rows[number] for number in seen)], ""
+            seen = seen[: page.size - len(found)]
+            if seen and seen[-1] < len(rows) - 1:
+                # Once more up to the last one seen, for its token.
+                rows, after = await read(Page(seen[-1] + 1, token))
+            found += [rows[number] for number in seen if number < len(rows)]
+            token = after
+            good = after if seen else good
+            if len(found) >= page.size or not after:
+                return found, good
+            size = page.size - len(found) if seen else SKIPPED_ROWS
+        if found:
+            return found, good
+        raise HiddenError
 
 
 class _Workloads:

@@ -1,5 +1,6 @@
 """The store as one caller sees it keeps up with the ports: a new method must be scoped, not forgotten."""
 
+import base64
 import inspect
 from datetime import timedelta
 
@@ -8,7 +9,7 @@ import pytest
 from controller import ports
 from controller.adapters.fakes import FakeStore
 from controller.api.auth import scope
-from controller.api.auth.scope import Directory, ScopedStore
+from controller.api.auth.scope import Directory, HiddenError, ScopedStore
 from controller.core.resources import Page
 from controller.ports import NotFoundError
 from controller.usecases.caller import Caller, ForbiddenError, enter
@@ -63,6 +64,55 @@ async def test_a_page_is_filled_with_what_the_caller_sees(store: FakeStore) -> N
 
     assert [f"shop-{n:02}" for n in range(30)] == [w.name for w in (*first, *second)]
     assert (20, 10, "") == (len(first), len(second), end)
+
+
+def named(token: str) -> str:
+    """The row that a token names; anybody can read that much."""
+    return base64.urlsafe_b64decode(token).decode()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 30, 59, 60, 1000])
+async def test_pages_of_any_size_give_everything_once_and_name_nobody_else(
+    store: FakeStore, size: int
+) -> None:
+    for number in range(0, 30, 7):  # stretches of others, also at the end
+        for extra in range(number):
+            name = f"shop-{number:02}-of-others-{extra:02}"
+            store.tables.workloads[name] = a_workload(name, "search")
+    enter(SHOP)
+    found: list[str] = []
+    token = ""
+    async with ScopedStore(store).unit_of_work() as uow:
+        while True:
+            rows, token = await uow.workloads.list(Page(size, token))
+            assert len(rows) <= size
+            found += [row.name for row in rows]
+            if not token:
+                break
+            assert "others" not in named(token)
+            assert "search" not in named(token)
+
+    assert [f"shop-{n:02}" for n in range(30)] == found
+
+
+async def test_too_many_rows_of_others_are_refused_instead_of_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = FakeStore()
+    store.tables.workloads["shop-00"] = a_workload("shop-00", "shop")
+    monkeypatch.setattr(scope, "READS_MAX", 3)
+    monkeypatch.setattr(scope, "SKIPPED_ROWS", 5)
+    for number in range(40):
+        name = f"shop-00-of-others-{number:02}"
+        store.tables.workloads[name] = a_workload(name, "search")
+    enter(SHOP)
+    async with ScopedStore(store).unit_of_work() as uow:
+        first, token = await uow.workloads.list(Page(2))
+        with pytest.raises(HiddenError, match="one workload"):
+            await uow.workloads.list(Page(2, token))
+
+    assert ["shop-00"] == [row.name for row in first]
+    assert '["shop-00"]' == named(token)
 
 
 async def test_writes_of_the_loop_are_not_for_callers_of_some_namespaces(store: FakeStore) -> None:
