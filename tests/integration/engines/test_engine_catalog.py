@@ -16,6 +16,7 @@ from engines.examples import Example
 from engines.journal import ForbiddenChangeError, State
 from engines.onnx_artifact import OnnxArtifactBuilder
 from engines.pipeline import BuildRequest
+from engines.triton_repository import build_repository
 from engines.types import BuildOptions, BuiltEngine, Precision, RuntimeKind, TensorInfo
 from tests.integration.engines.workshop import NOW, Workshop
 
@@ -375,3 +376,18 @@ def test_scales_are_part_of_the_identity_through_the_tool_that_chose_them(worksh
     assert tools[0] is not None
     assert tools[0].startswith("onnxruntime ")
     assert tools[1] is None
+
+
+@pytest.mark.parametrize("precision", [Precision.FP16, Precision.INT8])
+def test_a_cpu_artifact_is_what_a_triton_repository_is_made_of(
+    workshop: Workshop, precision: Precision, tmp_path: Path
+) -> None:
+    engine = workshop.catalog.find(workshop.admit("wide-and-deep", precision))
+
+    served = build_repository(
+        tmp_path / "repositories", workshop.catalog.fetch(engine, tmp_path / "here"), name="ranker"
+    )
+
+    # What a replica reports is what the catalogue expects.
+    assert engine.manifest.digest == served.digest
+    assert ["user_id", "context", "candidate_ids"] == [spec.name for spec in served.inputs]
