@@ -128,3 +128,20 @@ def test_an_answer_beyond_any_size_is_not_kept_and_the_older_one_is_forgotten() 
 
     assert answers.find(a_key(), NOW) is None
     assert 0 == answers.size
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        ("/forecrest.v1.EventService/GetEvent", True),
+        ("/forecrest.v1.ControlService/GetPlan", True),
+        ("/forecrest.v1.EventService/CreateEvent", False),
+        ("/forecrest.v1.EventService/PreviewEvent", False),
+        ("/forecrest.v1.AuditService/ListAuditEntries", False),
+        ("/externalscaler.ExternalScaler/GetMetrics", False),
+        ("/grpc.health.v1.Health/Check", False),
+        ("/nobody/knows", False),
+    ],
+)
+def test_only_reads_of_our_own_services_are_kept(method: str, expected: bool) -> None:
+    assert expected is stale.is_kept(method)
