@@ -13,6 +13,7 @@ from controller.core.leadtime import StagePrior, estimate_lead_time
 from controller.core.types import Event, Policy, Workload
 from controller.ports import Store
 from controller.study import Studies, Study, StudyResult, Variant, Window
+from controller.usecases.engines import resolved_workload
 from controller.usecases.errors import Findings, InvalidError, PreconditionError, UseCaseError, Violation
 from controller.usecases.names import check_id
 from controller.usecases.schedule import schedule
@@ -105,10 +106,30 @@ async def simulate(
     lead_priors: Sequence[StagePrior],
 ) -> Simulated:
     """Replay; raise InvalidError, MissingError, PreconditionError or BusyError."""
-    end_at = min(question.end_at or now, now)
-    window, learn = question.window or WINDOW_DEFAULT, question.learn
-    learn = LEARN_DEFAULT if learn is None else learn
     _check(question, now)
+    study, unknown_share = await _study(store, name, question, now, lead_priors)
+    if studies.running:
+        raise BusyError(
+            "SIMULATION_RUNNING", "another simulation runs on this server; try again when it has ended"
+        )
+    results = await studies.run(study)
+    return Simulated(
+        start_at=study.start_at + timedelta(seconds=study.score_from_s),
+        end_at=study.start_at + timedelta(seconds=study.step_s * len(study.qps)),
+        cold_start=timedelta(seconds=study.cold_start_s),
+        capacity_qps=study.capacity_qps,
+        unknown_share=unknown_share,
+        results=results,
+    )
+
+
+async def _study(
+    store: Store, name: str, question: Question, now: datetime, lead_priors: Sequence[StagePrior]
+) -> tuple[Study, float]:
+    """Return what is to be replayed, and the share of the scored window in which demand is unknown."""
+    end_at = min(question.end_at or now, now)
+    window = question.window or WINDOW_DEFAULT
+    learn = LEARN_DEFAULT if question.learn is None else question.learn
     step = MINUTE if window + learn <= FINE_MAX else COARSE
     end_at -= (end_at - EPOCH) % step
     if end_at < EPOCH:
@@ -116,7 +137,10 @@ async def simulate(
     start_at = end_at - window
     _check_loads(question.loads, start_at, end_at)
     async with store.unit_of_work() as uow:
-        workload = await find_workload(uow, name)
+        await find_workload(uow, name)
+        workload = await resolved_workload(
+            uow, name
+        )  # with the capacity that was measured, as the loop has it
         variants = _variants(workload, question.changes)
         span = await uow.traffic.span(name)
         if span is None or span[1] < start_at or span[0] >= end_at:
@@ -125,39 +149,24 @@ async def simulate(
         demand = await uow.traffic.read(name, first_at, end_at, step=step)
         events = (await schedule(uow, first_at, end_at)).get(name, [])
         samples = await uow.warmups.recent(name)
-    score_from = max(timedelta(0), start_at - first_at)
     scored = [qps for at, qps in demand if at >= start_at]
     if not any(qps is not None for qps in scored):
         raise _too_short(name)
-    cold_start = question.cold_start or timedelta(
-        seconds=max(1.0, estimate_lead_time(lead_priors, samples).total_p95_s)
-    )
-    if studies.running:
-        raise BusyError(
-            "SIMULATION_RUNNING", "another simulation runs on this server; try again when it has ended"
-        )
+    lead_s = max(1.0, estimate_lead_time(lead_priors, samples).total_p95_s)
     study = Study(
         start_at=first_at,
         step_s=int(step.total_seconds()),
         qps=tuple(qps for _, qps in demand),
-        score_from_s=score_from.total_seconds(),
+        score_from_s=max(timedelta(0), start_at - first_at).total_seconds(),
         capacity_qps=workload.profile.qps_max,
         slo_wait_s=workload.slo.wait_s,
-        cold_start_s=cold_start.total_seconds(),
+        cold_start_s=question.cold_start.total_seconds() if question.cold_start else lead_s,
         variants=variants,
         peers=question.peers,
         windows=(*map(_registered, events), *map(_added, question.loads)),
         timeline_size=question.timeline_size or TIMELINE_DEFAULT,
     )
-    results = await studies.run(study)
-    return Simulated(
-        start_at=first_at + score_from,
-        end_at=end_at,
-        cold_start=cold_start,
-        capacity_qps=workload.profile.qps_max,
-        unknown_share=sum(qps is None for qps in scored) / len(scored),
-        results=results,
-    )
+    return study, sum(qps is None for qps in scored) / len(scored)
 
 
 def _too_short(name: str) -> PreconditionError:
