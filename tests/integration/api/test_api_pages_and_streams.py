@@ -1,6 +1,8 @@
 """Page tokens belong to one query; a stream of an event goes on where it broke off, and says nothing twice."""
 
 import asyncio
+import os
+import sys
 from typing import Any
 
 import grpc
@@ -171,3 +173,23 @@ async def test_the_client_repeats_nothing_when_another_server_answers(world: Wor
 
     assert [1, revision] == [first.event.revision, second.event.revision]
     assert [True, False] == [first.snapshot, second.snapshot]
+
+
+async def test_the_command_line_says_nothing_twice_while_it_watches(world: World) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "controller", "events", "watch", "sale", "--address", world.server.target),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "NO_COLOR": "1", "COLUMNS": "80"},
+    )
+    assert process.stdout is not None
+    async with asyncio.timeout(120):
+        first = (await process.stdout.readline()).decode()
+        for peak in (6000.0, 7000.0):  # changes that no line shows
+            await change(world, peak)
+        await world.client.events.CancelEvent(E.CancelEventRequest(name="events/sale"))
+        rest, said = await process.communicate()
+
+    lines = [line.split(" ", 1)[1] for line in [first, *rest.decode().splitlines()]]
+    assert ["SCHEDULED: not planned yet", "CANCELLED: not planned yet"] == [line.strip() for line in lines]
+    assert (0, "The event is over.") == (process.returncode, said.decode().strip())
