@@ -4,8 +4,9 @@ What a replica ordered now must carry is the highest demand from now until it is
 refit are as wide as its own horizon and its seasons are smooth; this module measures instead, on the
 workload's own history, how far that highest demand lay above what was known beforehand, for several
 simple experts (last value, short mean, corrected forecast; each alone or lifted to the envelope of the same
-time on earlier days, a few minutes early or late), and mixes them by their pinball loss at each quantile.
-Errors are weighted by demand: what counts is the share of requests, not of minutes.
+time on earlier days, a few minutes or half an hour early or late) and for one that is fitted: lines through
+all of these, which see a rise under way and know how uncertain the moment is. It mixes them by their pinball
+loss at each quantile. Errors are weighted by demand: what counts is the share of requests, not of minutes.
 
 Promises: pure and deterministic; quantiles are >= 0 and monotone in the level; uses nothing after `now`;
 works from an hour of history on and says None before. Refuses: shapes and levels that make no sense.
@@ -16,8 +17,10 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.signal import lfilter
 
+from forecaster.quantile_regression import Ints, Lines, fit_lines
 from forecaster.types import Floats, ForecastInputError
 
 DAY_S: Final = 86_400
@@ -29,9 +32,11 @@ SCORE_HALF_LIFE_DAYS: Final = 3.0
 SCORE_SAMPLES_MAX: Final = 3000
 # Neighbouring windows overlap, so every second or third of them tells as much.
 FIT_SAMPLES_MAX: Final = 8000
-# A mix that leans to the best expert, and averages those that are about as good: on a noisy trace 12 instead
-# of 4 cost 5 % more replica-hours at 0.1 % violations, on smooth ones nothing.
-MIX_POWER: Final = 4.0
+# A mix that leans to the best expert, as far as the record can tell which one that is: far out in the tail a
+# record holds only few windows that do not overlap, and choosing by them would choose luck. In full from this many
+# such windows beyond the level on, by the square root of their number below.
+MIX_POWER: Final = 10.0
+TAIL_WINDOWS: Final = 30.0
 # Samples within about this time of day count in full, others by the share.
 NEARBY_HOURS: Final = 1.5
 ELSEWHEN_SHARE: Final = 0.2
@@ -41,11 +46,26 @@ SLACK_S: Final = 300
 ENVELOPE_DAYS: Final = 3
 USUAL_DAYS: Final = 5
 USUAL_QUANTILE: Final = 0.8
+# Half an hour early or late, as whoever writes a rule per hour would: noise that no day repeats is covered too.
+WIDE_S: Final = 1800
+WIDE_DAYS: Final = 7
+WIDEST_DAYS: Final = 5
+WEEK_DAYS: Final = 7
+# An observation older than this no longer says where demand is.
+STALE_S: Final = 1800
+# The record is halved by turns of this length, so that both halves hold every part of the week.
+HALF_DAYS: Final = 0.5
+# Features beyond these logarithms are outliers.
+FEATURE_MAX: Final = 4.0
+# In the fitted lines, samples of other times of day count this share.
+LINES_ELSEWHEN_SHARE: Final = 0.3
+LINES_SAMPLES_MAX: Final = 6000
 FLOOR_SHARE: Final = 0.05  # of usual demand, added before logarithms
 # Where an expert starts from.
 EXPECTED, SHORT, PEAK, LONG, NOTHING = range(5)
-# Envelopes that lift it: none, highest of three days, usual of five days.
-BARE, HIGHEST, USUAL = range(3)
+# Envelopes that lift it: none, highest of three days, usual of five days; the usual of seven and the highest of five
+# days half an hour early or late; a week ago.
+BARE, HIGHEST, USUAL, WIDE, WIDEST, WEEK = range(6)
 EXPERTS: Final = (
     *(
         (start, kind, share)
@@ -55,6 +75,12 @@ EXPERTS: Final = (
     (LONG, BARE, 0.0),
     (LONG, USUAL, 0.8),
     (NOTHING, USUAL, 1.0),
+    (NOTHING, WIDE, 1.0),
+    (SHORT, WIDE, 1.0),
+    (EXPECTED, WIDE, 1.0),
+    (PEAK, WIDEST, 0.8),
+    (SHORT, WEEK, 1.0),
+    (EXPECTED, WEEK, 0.8),
 )
 # Noise as a power of demand: 0 grows with it, one half is a counting process.
 POWERS: Final = (0.0, 0.5)
@@ -86,9 +112,10 @@ class Nearcast:
         lead_steps: Buckets from an order until it is warm.
         levels: Ascending quantile levels, `[Q]`.
         unit: Usual demand, the scale of everything below.
-        shift: `[E, Q]` log distance of the highest demand above each expert's base; NaN without a record.
+        shift: `[E, Q]` distance of the highest demand above each expert's base, in its spread; NaN without a record.
         weight: `[E, Q]` share of each expert in the mix.
-        envelopes: `[3, M]` demand at the same time on earlier days, for the coming `M` steps.
+        envelopes: `[6, M]` demand at the same time on earlier days, for the coming `M` steps.
+        lines: The fitted expert; None without enough of a record.
     """
 
     step_s: int
@@ -98,6 +125,7 @@ class Nearcast:
     shift: Floats
     weight: Floats
     envelopes: Floats
+    lines: Lines | None
 
     @property
     def valid_steps(self) -> int:
@@ -113,8 +141,7 @@ class Nearcast:
         """
         place = min(max(age_steps, 0), self.valid_steps - 1)
         known = np.array([[newest.last], [newest.short], [newest.long], [newest.expected]])
-        bases = _experts(known, self.envelopes[:, place : place + 1])
-        return np.asarray(_mix(bases, self.shift, self.weight, self.unit)[0])
+        return np.asarray(self._say(known, self.envelopes[:, place : place + 1])[0])
 
     def rows(self, newest: Floats) -> Floats:
         """Return `[T, Q]` for the first T steps after the history at once; for replays.
@@ -122,8 +149,11 @@ class Nearcast:
         Args:
             newest: `[4, T]` what was known at each step: last, short and long mean, expected.
         """
-        bases = _experts(newest, self.envelopes[:, : newest.shape[1]])
-        return _mix(bases, self.shift, self.weight, self.unit)
+        return self._say(newest, self.envelopes[:, : newest.shape[1]])
+
+    def _say(self, newest: Floats, envelopes: Floats) -> Floats:
+        bases, spreads = _experts(newest, envelopes, self.unit, self.lines)
+        return _mix(bases, spreads, self.shift, self.weight, FLOOR_SHARE * self.unit)
 
 
 def calibrate(
@@ -134,6 +164,7 @@ def calibrate(
     lead_steps: int,
     levels: tuple[float, ...],
     valid_steps: int,
+    within: bool = False,
 ) -> Nearcast | None:
     """Measure the experts on the history; None when it is too short to say anything.
 
@@ -145,6 +176,8 @@ def calibrate(
         lead_steps: Steps from an order until it is warm.
         levels: Ascending, in (0, 1).
         valid_steps: How many coming steps the calibration must serve.
+        within: The newest observation is of the step that a decision lies in, not of the one before: on coarse
+            steps most decisions come when the step's demand is known already.
 
     Raises:
         ForecastInputError: An argument is out of range; the field is named.
@@ -166,15 +199,23 @@ def calibrate(
     if not unit > 0:
         return None
     slack = max(1, SLACK_S // step_s)
-    envelopes = _envelopes(known, day, slack, lead_steps, valid_steps)
-    filled = carried(known)
-    newest = np.stack(
-        (_before(filled), _before(short_mean(known, step_s)), _before(long_mean(known, step_s)), said)
-    )
-    bases = _experts(newest, envelopes[:, :keep])
+    envelopes = _envelopes(known, day, slack, lead_steps, valid_steps, max(1, WIDE_S // step_s))
+    newest = recent(known, step_s)
+    newest = np.vstack((newest if within else _before(newest), said))
     highest = _ahead_max(known, lead_steps)
-    shift, weight = _fit(bases, highest, np.asarray(levels), unit, day)
-    return Nearcast(step_s, lead_steps, levels, unit, shift, weight, envelopes[:, keep:])
+    past, coming = envelopes[:, :keep], envelopes[:, keep:]
+    half = np.floor(_age_days(keep, day) / HALF_DAYS).astype(np.int64) % 2
+    lines = _fit_lines(newest, past, highest, half, unit, day)
+    bases, spreads = _experts(newest, past, unit, lines, half)
+    shift, weight = _fit(bases, spreads, highest, np.asarray(levels), unit, day, lead_steps)
+    return Nearcast(step_s, lead_steps, levels, unit, shift, weight, coming, lines)
+
+
+def recent(demand: Floats, step_s: int) -> Floats:
+    """Return `[3, N]`: newest observation, short and long mean at each step; NaN when nothing was observed lately."""
+    rows = np.stack((carried(demand), short_mean(demand, step_s), long_mean(demand, step_s)))
+    rows[:, _stale(demand, step_s)] = np.nan
+    return rows
 
 
 def short_mean(demand: Floats, step_s: int) -> Floats:
@@ -195,9 +236,15 @@ def _decayed(demand: Floats, half_life_steps: float) -> Floats:
     return np.where(weight > 1e-9, total / np.maximum(weight, 1e-9), np.nan)
 
 
-def _experts(newest: Floats, envelopes: Floats) -> Floats:
-    """Return `[E, T]` bases from `newest` `[4, T]` and `envelopes` `[3, T]` at the same steps."""
+def _experts(
+    newest: Floats, envelopes: Floats, unit: float, lines: Lines | None, half: Ints | None = None
+) -> tuple[Floats, Floats]:
+    """Return bases and spreads, logarithms `[E, T]` each, from `newest` `[4, T]` and `envelopes` `[6, T]` at the same steps.
+
+    `half` is given for steps of the record, each of which the fitted expert then judges without having seen it.
+    """
     last, short, long, expected = newest
+    floor = FLOOR_SHARE * unit
     starts = {
         EXPECTED: expected,
         SHORT: short,
@@ -205,71 +252,135 @@ def _experts(newest: Floats, envelopes: Floats) -> Floats:
         LONG: long,
         NOTHING: np.zeros_like(last),
     }
-    return np.stack(
+    plain = np.stack(
         [
             np.where(np.isfinite(starts[start]), np.fmax(starts[start], share * envelopes[kind]), np.nan)
             for start, kind, share in EXPERTS
         ]
     )
+    bases = [np.log(plain + floor)] * len(POWERS)
+    spreads = [((plain + floor) / unit) ** -power for power in POWERS]
+    if lines is None:
+        fitted, spread = np.full_like(last, np.nan), np.ones_like(last)
+    else:
+        base, features = _features(newest, envelopes, floor)
+        above, spread = lines.say(features, half)
+        fitted = base + above
+    return np.vstack((*bases, fitted)), np.vstack((*spreads, spread))
 
 
-def _mix(bases: Floats, shift: Floats, weight: Floats, unit: float) -> Floats:
-    """Return `[T, Q]` from bases `[E, T]`; experts without a base now leave their share to the others."""
+def _features(newest: Floats, envelopes: Floats, floor: float) -> tuple[Floats, Floats]:
+    """Return what the lines start from, the logarithm of the short mean `[T]`, and their features `[F, T]`.
+
+    All are differences of logarithms, so none depends on the size of the workload; how far earlier days lay above
+    the present matters only when they did.
+    """
+    last, short, long = np.log(newest[:3] + floor)
+    expected = np.where(np.isfinite(newest[3]), np.log(np.maximum(newest[3], 0.0) + floor), short)
+    highest, usual, wide, widest, week = np.log(envelopes[1:] + floor)
+    peak = np.fmax(last, short)
+    features = np.stack(
+        (
+            np.ones_like(last),
+            last - short,
+            np.maximum(last - short, 0.0),
+            short - long,
+            np.maximum(short - long, 0.0),
+            expected - short,
+            highest - usual,
+            *(np.maximum(other - peak, 0.0) for other in (expected, highest, usual, wide, widest, week)),
+        )
+    )
+    return short, np.clip(np.nan_to_num(features), -FEATURE_MAX, FEATURE_MAX)
+
+
+def _fit_lines(
+    newest: Floats, envelopes: Floats, highest: Floats, half: Ints, unit: float, day: int
+) -> Lines | None:
     floor = FLOOR_SHARE * unit
-    logs = np.log(bases + floor)
-    spread = np.concatenate([((bases + floor) / unit) ** -power for power in POWERS])
-    said = np.tile(logs, (len(POWERS), 1))[:, :, None] + shift[:, None, :] * spread[:, :, None]
+    base, features = _features(newest, envelopes, floor)
+    age = _age_days(len(highest), day)
+    use = np.flatnonzero(np.isfinite(highest) & np.isfinite(base) & (age <= HISTORY_DAYS))
+    use = _thinned(use, LINES_SAMPLES_MAX)
+    weight = _importance(highest[use], age[use], unit, LINES_ELSEWHEN_SHARE)
+    return fit_lines(features[:, use], np.log(highest[use] + floor) - base[use], weight, half[use])
+
+
+def _mix(bases: Floats, spreads: Floats, shift: Floats, weight: Floats, floor: float) -> Floats:
+    """Return `[T, Q]` from bases and spreads `[E, T]`; experts without a base now leave their share to the others."""
+    said = bases[:, :, None] + shift[:, None, :] * spreads[:, :, None]
     fine = np.isfinite(said)
     share = np.where(fine, weight[:, None, :], 0.0)
     total = share.sum(axis=0)
     mixed = (share * np.where(fine, said, 0.0)).sum(axis=0) / np.where(total > 0, total, 1.0)
-    best = np.where(fine, said, -np.inf).max(axis=0)
+    best = np.fmax.reduce(said, axis=0)  # where no expert with a share speaks; NaN where none speaks at all
     result = np.exp(np.where(total > 0, mixed, best)) - floor
     return np.asarray(np.maximum.accumulate(np.maximum(result, 0.0), axis=1))
 
 
-def _fit(bases: Floats, highest: Floats, levels: Floats, unit: float, day: int) -> tuple[Floats, Floats]:
-    """Return shift and weight `[E * P, Q]` from the record `[E, N]` against `highest` `[N]`."""
-    count = highest.shape[0]
-    age = (count - np.arange(count)) / day
+def _fit(
+    bases: Floats, spreads: Floats, highest: Floats, levels: Floats, unit: float, day: int, lead: int
+) -> tuple[Floats, Floats]:
+    """Return shift and weight `[E, Q]` from the record `[E, N]` against `highest` `[N]`."""
+    age = _age_days(len(highest), day)
     floor = FLOOR_SHARE * unit
-    use = np.flatnonzero(np.isfinite(highest) & (age <= HISTORY_DAYS))
-    use = use[len(use) % max(1, len(use) // FIT_SAMPLES_MAX) :: max(1, len(use) // FIT_SAMPLES_MAX)]
+    use = _thinned(np.flatnonzero(np.isfinite(highest) & (age <= HISTORY_DAYS)), FIT_SAMPLES_MAX)
     target = np.log(highest[use] + floor)
-    # Ramps at one time of day and calm at another: what happened at about this time counts most.
-    apart = np.abs((age[use] + 0.5) % 1.0 - 0.5) * 24.0
-    nearby = ELSEWHEN_SHARE + np.exp(-0.5 * (apart / NEARBY_HOURS) ** 2)
-    importance = 0.5 ** (age[use] / HALF_LIFE_DAYS) * (highest[use] + 0.01 * unit) * nearby
+    importance = _importance(highest[use], age[use], unit, ELSEWHEN_SHARE)
     scored = age[use] <= SCORE_DAYS
     stride = max(1, int(scored.sum()) // SCORE_SAMPLES_MAX)
     pick = np.flatnonzero(scored)[::stride]
     recent = 0.5 ** (age[use][pick] / SCORE_HALF_LIFE_DAYS)
     shifts: list[Floats] = []
     losses: list[Floats] = []
-    for power in POWERS:
-        for base in bases:
-            b = base[use]
-            fine = np.isfinite(b)
-            if fine.sum() < min(SAMPLES_MIN, 0.5 * len(b)):
-                shifts.append(np.full(len(levels), np.nan))
-                losses.append(np.full(len(levels), np.inf))
-                continue
-            spread = ((b + floor) / unit) ** -power
-            r = (target[fine] - np.log(b[fine] + floor)) / spread[fine]
-            shift = _weighted_quantiles(r, importance[fine], levels)
-            said = np.exp(np.log(b[pick] + floor)[:, None] + shift * spread[pick, None]) - floor
-            gap = highest[use][pick][:, None] - said
-            loss = np.maximum(levels * gap, (levels - 1) * gap) * recent[:, None]
-            shifts.append(shift)
-            losses.append(
-                np.nanmean(loss, axis=0) + 1e-9 * unit
-                if np.isfinite(loss).any()
-                else np.full(len(levels), np.inf)
-            )
-    loss_all = np.stack(losses)
-    best = loss_all.min(axis=0)
-    weight = np.where(np.isfinite(loss_all), (best / loss_all) ** MIX_POWER, 0.0)
-    return np.stack(shifts), weight / np.maximum(weight.sum(axis=0), 1e-12)
+    for base, spread in zip(bases[:, use], spreads[:, use], strict=True):
+        fine = np.isfinite(base)
+        if fine.sum() < min(SAMPLES_MIN, 0.5 * len(base)):
+            shifts.append(np.full(len(levels), np.nan))
+            losses.append(np.full(len(levels), np.inf))
+            continue
+        above = (target[fine] - base[fine]) / spread[fine]
+        shift = _weighted_quantiles(above, importance[fine], levels)
+        said = np.exp(base[pick][:, None] + shift * spread[pick, None]) - floor
+        gap = highest[use][pick][:, None] - said
+        loss = np.maximum(levels * gap, (levels - 1) * gap) * recent[:, None]
+        shifts.append(shift)
+        losses.append(
+            np.nanmean(loss, axis=0) + 1e-9 * unit
+            if np.isfinite(loss).any()
+            else np.full(len(levels), np.inf)
+        )
+    windows = float((np.isfinite(highest) & (age <= SCORE_DAYS)).sum()) / (lead + 1)
+    return np.stack(shifts), _weights(np.stack(losses), windows * (1 - levels))
+
+
+def _weights(losses: Floats, beyond: Floats) -> Floats:
+    """Return `[E, Q]` shares from losses `[E, Q]` and how many windows of the record lie beyond each level `[Q]`."""
+    worse = losses / losses.min(axis=0)
+    # Levels ascend: the last one the record knows well stands in for those beyond, as far as these are not known.
+    sure = np.sqrt(np.minimum(1.0, beyond / TAIL_WINDOWS))
+    anchor = worse[:, max(0, int((beyond >= TAIL_WINDOWS).sum()) - 1)][:, None]
+    with np.errstate(invalid="ignore"):  # an expert without a record is infinitely worse, and gets no share
+        worse = worse**sure * anchor ** (1 - sure)
+    weight = np.where(np.isfinite(worse), np.maximum(worse, 1e-9) ** -MIX_POWER, 0.0)
+    return np.asarray(weight / np.maximum(weight.sum(axis=0), 1e-300))
+
+
+def _age_days(count: int, day: int) -> Floats:
+    return np.asarray((count - np.arange(count)) / day)
+
+
+def _thinned(places: Ints, most: int) -> Ints:
+    """Return at most about twice `most` of the places, evenly spread and with the newest."""
+    stride = max(1, len(places) // most)
+    return places[len(places) % stride :: stride]
+
+
+def _importance(highest: Floats, age: Floats, unit: float, elsewhen: float) -> Floats:
+    """Return `[N]` weights: requests, recent ones first, and ramps at one time of day are not calm at another."""
+    apart = np.abs((age + 0.5) % 1.0 - 0.5) * 24.0
+    nearby = elsewhen + np.exp(-0.5 * (apart / NEARBY_HOURS) ** 2)
+    return np.asarray(0.5 ** (age / HALF_LIFE_DAYS) * (highest + 0.01 * unit) * nearby)
 
 
 def _weighted_quantiles(values: Floats, weight: Floats, levels: Floats) -> Floats:
@@ -278,19 +389,20 @@ def _weighted_quantiles(values: Floats, weight: Floats, levels: Floats) -> Float
     return np.asarray(values[order][np.minimum(np.searchsorted(share, levels * share[-1]), len(values) - 1)])
 
 
-def _envelopes(demand: Floats, day: int, slack: int, lead: int, ahead: int) -> Floats:
-    """Return `[3, N + ahead]`: none, highest and usual demand around the same time on earlier days.
+def _envelopes(demand: Floats, day: int, slack: int, lead: int, ahead: int, wide: int) -> Floats:
+    """Return `[6, N + ahead]`: demand around the same time on earlier days, as BARE to WEEK say.
 
-    "Around" spans `slack` steps before until `lead + slack` steps after, because recurring jumps come a
-    few minutes early or late. Both use whole days back only, so none of it lies in the future.
+    "Around" spans `slack` steps (`wide` for WIDE and WIDEST) before until `lead` and as many after, because recurring
+    jumps come early or late. All use whole days back only, so none of it lies in the future.
     """
     count = len(demand) + ahead
-    around = _back_max(_ahead_max(demand, lead + slack), slack)
-    smoothed = _back_max(_ahead_max(_centred(demand, 2), lead + slack), slack)
-    back = -(-(lead + slack + 3) // day)
 
-    def stack(source: Floats, days: int) -> Floats:
+    def around(source: Floats, apart: int) -> Floats:
+        return _back_max(_ahead_max(source, lead + apart), apart)
+
+    def stack(source: Floats, days: int, apart: int, first: int = 0) -> Floats:
         rows = np.full((days, count), np.nan)
+        back = max(first, -(-(lead + apart + 3) // day))
         for index in range(days):
             shift = (index + back) * day
             if shift < count:
@@ -298,9 +410,16 @@ def _envelopes(demand: Floats, day: int, slack: int, lead: int, ahead: int) -> F
                 rows[index, shift : shift + len(piece)] = piece
         return rows
 
-    highest = np.fmax.reduce(stack(around, ENVELOPE_DAYS), axis=0)
-    usual = _row_quantile(stack(smoothed, USUAL_DAYS), USUAL_QUANTILE)
-    return np.asarray(np.nan_to_num(np.stack((np.zeros(count), highest, usual))))
+    near, far = around(demand, slack), around(demand, wide)
+    kinds = {
+        BARE: np.zeros(count),
+        HIGHEST: np.fmax.reduce(stack(near, ENVELOPE_DAYS, slack), axis=0),
+        USUAL: _row_quantile(stack(around(_centred(demand, 2), slack), USUAL_DAYS, slack), USUAL_QUANTILE),
+        WIDE: _row_quantile(stack(far, WIDE_DAYS, wide), 0.5),
+        WIDEST: np.fmax.reduce(stack(far, WIDEST_DAYS, wide), axis=0),
+        WEEK: stack(near, 1, slack, first=WEEK_DAYS)[0],
+    }
+    return np.asarray(np.nan_to_num(np.stack([kinds[kind] for kind in range(6)])))
 
 
 def _row_quantile(rows: Floats, level: float) -> Floats:
@@ -315,8 +434,15 @@ def _row_quantile(rows: Floats, level: float) -> Floats:
     return np.asarray(ordered[low, columns] * (1 - part) + ordered[high, columns] * part)
 
 
-def _before(values: Floats) -> Floats:
-    return np.concatenate(([np.nan], values[:-1]))
+def _before(rows: Floats) -> Floats:
+    return np.hstack((np.full((len(rows), 1), np.nan), rows[:, :-1]))
+
+
+def _stale(values: Floats, step_s: int) -> NDArray[np.bool_]:
+    """Return where nothing has been observed for `STALE_S`."""
+    places = np.arange(len(values))
+    newest = np.maximum.accumulate(np.where(np.isfinite(values), places, -len(values)))
+    return np.asarray((places - newest) * step_s > STALE_S)
 
 
 def carried(values: Floats) -> Floats:

@@ -147,6 +147,25 @@ def _steps_of(band: ForecastBand, event: Event) -> range:
     return range(first, max(first, min(len(band.qps), -((band.start_at - event.end_at) // band.step))))
 
 
+def is_sized(event: Event) -> bool:
+    """Whether somebody said how large it will be."""
+    return event.expected_peak_qps is not None or event.expected_multiplier is not None
+
+
+def explained(events: Sequence[Event], start_at: datetime, step: timedelta, count: int) -> tuple[slice, ...]:
+    """Of ``count`` buckets from ``start_at`` on, those that a sized event explains, a slice per event.
+
+    They are not the ordinary rise that near demand is made of: after a midnight sale every later hour would expect
+    another. An event of unknown size has no floor of its own, so what is known of it is near demand's to learn.
+    """
+    spans = [
+        (max(0, (e.start_at - start_at) // step), min(count, -((start_at - e.end_at) // step)))
+        for e in events
+        if is_sized(e)
+    ]
+    return tuple(slice(low, high) for low, high in spans if low < high)
+
+
 def _stated_bound(event: Event, band: ForecastBand) -> float | None:
     """Most that is prepared for an event of stated size, QPS; None where no size was stated or learnt.
 
@@ -155,9 +174,7 @@ def _stated_bound(event: Event, band: ForecastBand) -> float | None:
     upper quantile of an unknown event is honest about people (almost twice the stated size) and would order
     almost twice the replicas for every promotion.
     """
-    if event.id not in band.event_ids or (
-        event.expected_peak_qps is None and event.expected_multiplier is None
-    ):
+    if event.id not in band.event_ids or not is_sized(event):
         return None
     median = _band_peak(band, event, 0.5)
     return None if median is None else (2.0 - event.confidence) * max(median, event.expected_peak_qps or 0.0)

@@ -2,19 +2,23 @@
 
 Promises: one failing workload never stops the rest, and none of it stops the forecast or the tick: what is
 not renewed ages out in the core. Reads two hours per workload, and only once a new minute was stored; two
-weeks once per calibration. Whole minutes only: a partial one would read as a fall in demand. Called by the
-runner while this process leads.
+weeks and their events once per calibration. Whole minutes only: a partial one would read as a fall in demand.
+What an event of stated size explains is left out of the record, as in the simulator: a midnight sale must not
+make every later hour expect another. Called by the runner while this process leads.
 """
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from controller.core.leadtime import LeadTime
-from controller.core.types import ForecastBand, NearDemand, Trust
+from controller.core.planner import explained
+from controller.core.types import Event, ForecastBand, NearDemand, Trust
 from controller.ports import Clock, ForecastPort, NearModel, Store, UnavailableError
 from controller.settings import Settings
+from controller.usecases.occurrences import OCCURRENCES_MAX
+from controller.usecases.schedule import by_workload, events_between
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +86,10 @@ class NearForecasting:
                     span = await uow.traffic.span(name)
                     start_at = end_at if span is None else max(span[0], end_at - HISTORY)
                     minutes = await uow.traffic.read(name, start_at, end_at)
+                    events = by_workload(
+                        await events_between(uow, start_at, end_at, name), start_at, end_at, OCCURRENCES_MAX
+                    ).get(name, ())
+                minutes = ordinary(minutes, events)
                 if await watched.model.calibrate(minutes, lead=timedelta(seconds=lead.total_p95_s)):
                     made += 1
                     watched.seen_at = None  # the minute that is known already has better quantiles now
@@ -138,6 +146,16 @@ class NearForecasting:
             self.demands.pop(name, None)
         else:
             self.demands[name] = near
+
+
+def ordinary(
+    minutes: Sequence[tuple[datetime, float | None]], events: Sequence[Event]
+) -> Sequence[tuple[datetime, float | None]]:
+    """Return the minutes, one after the other, with those that events of stated size explain unknown."""
+    kept = list(minutes)
+    for places in explained(events, kept[0][0], MINUTE, len(kept)) if kept else ():
+        kept[places] = [(at, None) for at, _ in kept[places]]
+    return kept
 
 
 def _whole_minute(at: datetime) -> datetime:

@@ -10,12 +10,13 @@ Promises: nothing a tick sees lies after it. Called by the harness through ``reg
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
-from math import ceil, exp, isfinite
+from math import exp, isfinite
 
 import numpy as np
 import pandas as pd
 
 from controller.core.leadtime import LeadTime
+from controller.core.planner import explained, is_sized
 from controller.core.tick import on_tick
 from controller.core.types import (
     CapacityProfile,
@@ -37,7 +38,7 @@ from controller.simulation.harness import Observation
 from controller.simulation.trace import Floats, Trace, TraceEvent
 from forecaster import Event as KnownEvent
 from forecaster import Forecast, ForecastInputError, forecast
-from forecaster.nearcast import Nearcast, Newest, calibrate, carried, long_mean, short_mean
+from forecaster.nearcast import Nearcast, Newest, calibrate, recent
 from forecaster.nowcast import nowcast
 
 LEVELS = (0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9998)
@@ -46,6 +47,7 @@ CALIBRATE_S = 3600
 HISTORY_POINTS_MAX = 45_000
 RECENT_S = 1440  # observations that correct a refit
 MEMORY_S = 480
+TICK_S = 60
 NAME = "simulated"
 
 
@@ -73,18 +75,15 @@ class Foresight:
         self._result: tuple[int, Forecast] | None = None
         self._expected = np.full(count, np.nan)
         # Causal: each entry knows the past only.
-        # What a sized event explains is not the ordinary rise that near quantiles are made of.
         self._ordinary = trace.qps.copy()
-        for event in events:
-            if event.expected_peak_qps is not None or event.expected_multiplier is not None:
-                low = (event.start_at - trace.start_at).total_seconds() / trace.step_s
-                high = (event.end_at - trace.start_at).total_seconds() / trace.step_s
-                self._ordinary[max(0, int(low)) : max(0, ceil(high))] = np.nan
-        self._last = carried(trace.qps)
-        self._short = short_mean(trace.qps, trace.step_s)
-        self._long = long_mean(trace.qps, trace.step_s)
+        step = timedelta(seconds=trace.step_s)
+        for places in explained(sized_events(events), trace.start_at, step, count):
+            self._ordinary[places] = np.nan
+        self._last, self._short, self._long = recent(trace.qps, trace.step_s)
         self._index = pd.date_range(trace.start_at, periods=count, freq=pd.Timedelta(seconds=trace.step_s))
         self._fits: list[Nearcast | None] = []
+        # On coarse steps most ticks come when the step's demand is known already.
+        self._within: list[Nearcast | None] = []
         self._rows: list[Floats] = []
         self._near: dict[float, tuple[float, ...] | None] = {}
 
@@ -104,53 +103,51 @@ class Foresight:
         number = place // self._steps
         while len(self._fits) <= number:
             self._refit(len(self._fits) * self._steps)
-        fit = self._fits[number]
+        inside = now_s % self.trace.step_s != 0 and last_qps is not None
+        fit = (self._within if inside else self._fits)[number]
         if fit is None:
             return None
         age = place - number * self._steps
-        if now_s % self.trace.step_s == 0:
+        if inside:
+            known = self._known(place + 1, place + 2)[:, 0]
+            known[3] = self._expected[place]
+            values = fit.quantiles(age, Newest(*known.tolist()))
+        else:
             values = self._rows[number][age]
-        else:  # within a bucket the newest minute is known already
-            newest = Newest(
-                last=float(self._last[place - 1]) if last_qps is None else last_qps,
-                short=float(self._short[place - 1]),
-                long=float(self._long[place - 1]),
-                expected=float(self._expected[place]),
-            )
-            values = fit.quantiles(age, newest)
         return tuple(values.tolist()) if bool(np.isfinite(values).all()) else None
 
     def _refit(self, origin: int) -> None:
         """Fit on everything before ``origin`` and correct it for each step until the next refit."""
-        demand = self.trace.qps[:origin]
-        known = bool(np.isfinite(demand[-self._steps * 24 :]).any())
-        if known and origin >= 3 * self._steps:
+        if origin >= 3 * self._steps:
             if self._result is None or len(self._fits) % self._every == 0:
                 result = self._forecast(origin)
                 self._result = None if result is None else (origin, result)
             self._correct(origin)
-        fit = (
-            calibrate(
-                self._ordinary[:origin],
-                self._expected[:origin],
-                step_s=self.trace.step_s,
-                lead_steps=self.lead_steps,
-                levels=LEVELS,
-                valid_steps=self._steps,
-            )
-            if known
-            else None
-        )
+        fit = self._calibrate(origin, within=False)
         self._fits.append(fit)
-        self._rows.append(np.zeros((0, len(LEVELS))) if fit is None else fit.rows(self._known(origin)))
-
-    def _known(self, origin: int) -> Floats:
-        """Return `[4, T]`: what is known at the start of each step until the next refit."""
+        self._within.append(self._calibrate(origin, within=True) if self.trace.step_s > TICK_S else None)
         last = min(origin + self._steps, len(self.trace.qps))
-        before = slice(origin - 1, last - 1)
-        return np.stack(
-            (self._last[before], self._short[before], self._long[before], self._expected[origin:last])
+        self._rows.append(np.zeros((0, len(LEVELS))) if fit is None else fit.rows(self._known(origin, last)))
+
+    def _calibrate(self, origin: int, *, within: bool) -> Nearcast | None:
+        return calibrate(
+            self._ordinary[:origin],
+            self._expected[:origin],
+            step_s=self.trace.step_s,
+            lead_steps=self.lead_steps,
+            levels=LEVELS,
+            valid_steps=self._steps,
+            within=within,
         )
+
+    def _known(self, first: int, last: int) -> Floats:
+        """Return `[4, T]`: what is known at the start of each of the steps `first` to `last`."""
+        before = slice(first - 1, last - 1)
+        expected = self._expected[first:last]
+        rows = np.full((4, last - first), np.nan)
+        rows[:3] = np.stack((self._last[before], self._short[before], self._long[before]))
+        rows[3, : len(expected)] = expected
+        return rows
 
     def _forecast(self, origin: int) -> Forecast | None:
         low = max(0, origin - HISTORY_POINTS_MAX)
@@ -193,7 +190,7 @@ class Forecrest:
     """The production ``on_tick`` with the production forecaster."""
 
     name = "forecrest"
-    period_s = 60
+    period_s = TICK_S
 
     def __init__(
         self,
@@ -229,18 +226,7 @@ class Forecrest:
         given = self._given
         fits = given is not None and given.trace is trace and given.lead_s == self._lead.total_p95_s
         self._foresight = given if fits else Foresight(trace, events, self._lead.total_p95_s)
-        self._events = tuple(
-            Event(
-                id=f"event-{number}",
-                start_at=e.start_at,
-                end_at=e.end_at,
-                expected_peak_qps=e.expected_peak_qps,
-                expected_multiplier=e.expected_multiplier,
-                category=e.category,
-            )
-            for number, e in enumerate(events)
-            if e.expected_peak_qps is not None or e.expected_multiplier is not None
-        )
+        self._events = sized_events(events)
 
     def desired(self, now_s: float, observation: Observation) -> int:
         """Run one production tick."""
@@ -321,6 +307,22 @@ class ForecrestReactive(Forecrest):
     def _near(self, now_s: float, observation: Observation) -> NearDemand | None:
         del now_s, observation
         return None
+
+
+def sized_events(events: Sequence[TraceEvent]) -> tuple[Event, ...]:
+    """Return the events whose size somebody stated, as the core takes them."""
+    every = (
+        Event(
+            id=f"event-{number}",
+            start_at=e.start_at,
+            end_at=e.end_at,
+            expected_peak_qps=e.expected_peak_qps,
+            expected_multiplier=e.expected_multiplier,
+            category=e.category,
+        )
+        for number, e in enumerate(events)
+    )
+    return tuple(event for event in every if is_sized(event))
 
 
 def workload_for(model: ClusterModel, policy: Policy, quantile: float | None, share: float = 1.0) -> Workload:

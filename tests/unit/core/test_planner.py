@@ -15,6 +15,7 @@ from controller.core.planner import (
     deadline,
     effective_max,
     event_demand,
+    explained,
     forecast_usable,
     near_demand,
     need_between,
@@ -405,3 +406,23 @@ def test_a_fizzled_floor_halves_its_distance_to_the_need(need: int, decayed_s: f
     floor = Floor(20, START, START, MIDNIGHT, "")
 
     assert expected == with_decay(floor, need, decayed_s, 600.0).replicas
+
+
+@pytest.mark.parametrize(
+    ("start_s", "end_s", "expected"),
+    [
+        (120, 240, (slice(2, 4),)),
+        (90, 150, (slice(1, 3),)),  # a bucket it touches is explained by it
+        (-600, 60, (slice(0, 1),)),
+        (540, 6000, (slice(9, 10),)),
+        (600, 900, ()),
+        (-600, -1, ()),
+    ],
+)
+def test_buckets_that_an_event_of_stated_size_explains(
+    start_s: int, end_s: int, expected: tuple[slice, ...]
+) -> None:
+    sale = event(start_at=START + seconds(start_s), end_at=START + seconds(end_s))
+    unknown = replace(sale, expected_peak_qps=None, expected_multiplier=None)
+
+    assert expected == explained([sale, unknown], START, minutes(1), 10)

@@ -162,3 +162,50 @@ def test_coarser_steps_work(step_s: int) -> None:
     assert made is not None
     newest = Newest(float(demand[-1]), float(demand[-1]), float(demand[-1]), float("nan"))
     assert 0.8 * demand[0] < made.quantiles(0, newest)[0] < 2 * demand.max()
+
+
+def test_what_is_known_of_the_running_step_narrows_the_bound() -> None:
+    rng = np.random.default_rng(5)
+    # A walk: each step is as far from the last as that was from the one before.
+    demand = 100.0 * np.exp(np.cumsum(rng.normal(0.0, 0.05, 4000)) * 0.98 ** np.arange(4000)[::-1])
+    newest = Newest(float(demand[-1]), float(demand[-1]), float(demand[-1]), float("nan"))
+    before, within = (
+        calibrate(demand, None, step_s=300, lead_steps=1, levels=LEVELS, valid_steps=12, within=known)
+        for known in (False, True)
+    )
+
+    assert before is not None
+    assert within is not None
+    assert within.quantiles(0, newest)[0] < before.quantiles(0, newest)[0]
+
+
+def test_after_a_silent_night_the_usual_opening_is_expected_not_the_evenings_last_minute() -> None:
+    demand = _wave(8.0, noise=0.02)
+    hour = np.arange(len(demand)) % DAY // 60
+    demand[:] = np.where(hour == 7, 3000.0, np.where(hour < 20, 1000.0, 50.0)) * demand / demand.mean()
+    demand[(hour >= 21) | (hour < 7)] = np.nan
+    origin = 7 * DAY + 7 * 60
+    silent = Newest(*[float("nan")] * 4)
+
+    bound = _calibrated(demand[:origin]).quantiles(0, silent)
+
+    assert 0.8 * 3000 < bound[1] / (np.nanmax(demand) / 3000) < 3 * 3000
+
+
+def test_demand_that_rises_is_expected_to_go_on_rising() -> None:
+    """Ramps at no fixed time: only the rise under way tells of them."""
+    rng = np.random.default_rng(11)
+    level = np.full(10 * DAY, 100.0)
+    for at in np.cumsum(rng.integers(200, 500, 60)):
+        if at + 60 < len(level):
+            level[at : at + 40] = np.linspace(100.0, 400.0, 40)
+            level[at + 40 : at + 60] = 400.0
+    demand = level * rng.normal(1.0, 0.01, len(level))
+    steep = next(at for at in range(9 * DAY, len(level)) if level[at] > 250.0 > level[at - 1])
+    flat = next(at for at in range(9 * DAY, len(level)) if level[at - 60 : at].max() == 100.0)
+
+    up = _calibrated(demand[:steep]).quantiles(0, _now(demand[:steep]))[0] / demand[steep - 1]
+    calm = _calibrated(demand[:flat]).quantiles(0, _now(demand[:flat]))[0] / demand[flat - 1]
+
+    assert up > 1.1
+    assert calm < 1.1

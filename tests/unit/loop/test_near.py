@@ -11,7 +11,7 @@ import pytest
 from controller.adapters.fakes import FakeForecaster
 from controller.adapters.forecaster import FitForecaster
 from controller.core.leadtime import LeadTime
-from controller.core.resources import TrafficSample
+from controller.core.resources import TrafficEvent, TrafficSample
 from controller.core.types import Decision, ForecastBand, NearDemand, Source, Trust, Workload
 from controller.loop.near import NearForecasting
 from controller.ports import ForecastPort, NearModel
@@ -315,3 +315,28 @@ async def test_replicas_are_ordered_before_the_daily_ramp_begins(
     assert near.demands[NAME].qps[-1] > 9000.0
     assert {2} == {count for before, count in counts.items() if before > 10}
     assert counts[1] > 2
+
+
+@pytest.mark.parametrize(("stated", "kept"), [(500.0, {0, 1, 4, 5}), (None, {0, 1, 2, 3, 4, 5})])
+async def test_what_an_event_of_stated_size_explains_is_left_out_of_the_record(
+    fleet: Fleet, stated: float | None, kept: set[int]
+) -> None:
+    model = Listener()
+    near = watching(fleet, Listening(models=[model]))
+    await store(fleet, 1.0, 1.0, 500.0, 500.0, 1.0, 1.0)
+    event = TrafficEvent(
+        id="sale",
+        workloads=(NAME,),
+        start_at=START + 2 * MINUTE,
+        end_at=START + 4 * MINUTE,
+        time_zone="UTC",
+        expected_peak_qps=stated,
+    )
+    async with fleet.store.unit_of_work() as uow:
+        await uow.events.create(event)
+        await uow.commit()
+    await fleet.clock.advance(6 * 60.0)
+
+    await near.calibrate(LEADS)
+
+    assert kept == {index for index, (_, qps) in enumerate(model.heard[-1]) if qps is not None}
