@@ -57,9 +57,9 @@ def read_material(paths: TlsPaths) -> TlsMaterial:
     return TlsMaterial(held[0], held[1], held[2] if paths.client_ca else None, leaf.not_valid_after_utc)
 
 
-def _context(paths: TlsPaths, context: ssl.SSLContext | None = None) -> ssl.SSLContext:
+def _context(paths: TlsPaths) -> ssl.SSLContext:
     """Load into a context: OpenSSL refuses what does not fit together."""
-    context = context or ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         context.load_cert_chain(paths.cert, paths.key, password=_no_password)
@@ -90,7 +90,7 @@ class Tls:
         self._paths = paths
         self.files = WatchedFiles("the TLS certificate", paths.all, lambda: read_material(paths))
         self._served = self.files.value
-        self._contexts: list[ssl.SSLContext] = []
+        self._http: ssl.SSLContext | None = None
 
     @property
     def asks_clients(self) -> bool:
@@ -101,8 +101,8 @@ class Tls:
         """Look at the files; put what is new into force for new connections."""
         if not self.files.refresh():
             return False
-        for context in self._contexts:
-            _context(self._paths, context)
+        if self._http is not None:
+            self._http = self._fresh_context()
         return True
 
     def server_credentials(self) -> grpc.ServerCredentials:
@@ -121,8 +121,22 @@ class Tls:
 
     def http_context(self) -> ssl.SSLContext:
         """For the side port: a client certificate is checked where there is one, and probes have none."""
+        front = self._fresh_context()
+        self._http = front
+
+        def newest(connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _: ssl.SSLContext) -> None:
+            # A context that is loaded again would go on trusting the authorities it had.
+            if self._http is not None:
+                connection.context = self._http
+
+        front.sni_callback = newest
+        return front
+
+    def _fresh_context(self) -> ssl.SSLContext:
         context = _context(self._paths)
         if self.asks_clients:
             context.verify_mode = ssl.CERT_OPTIONAL
-        self._contexts.append(context)
+            # Resumed sessions would go on although the authority of their certificate was taken out.
+            context.minimum_version = ssl.TLSVersion.TLSv1_3
+            context.num_tickets = 0
         return context

@@ -336,6 +336,40 @@ async def test_a_client_certificate_opens_the_metrics_and_probes_need_none(
     assert 200 == (await get(f"{port.url}/metrics", known))[0]
 
 
+async def test_rotated_files_count_for_the_next_connection(
+    registry: CollectorRegistry, parts: Parts, tmp_path: Path
+) -> None:
+    authority, later = Authority(tmp_path / "pki"), Authority(tmp_path / "later", "later")
+    cert, key = authority.server()
+    clients, access = tmp_path / "clients.pem", tmp_path / "access.yaml"
+    clients.write_bytes(authority.ca.read_bytes())
+    access.write_text("certificates: {'uri:spiffe://example.com/prometheus': ['viewer:*']}\n")
+    security = Security(SecurityFiles(TlsPaths(cert, key, clients), access=access))
+    port = await open_port("127.0.0.1:0", security, registry, parts.health())
+
+    async def scrape(signer: Authority) -> int | None:
+        context = ssl.create_default_context(cafile=str(authority.ca))
+        context.load_cert_chain(*signer.client("scraper", "spiffe://example.com/prometheus"))
+        try:
+            return (await get(f"{port.url}/metrics", context))[0]
+        except aiohttp.ClientError:
+            return None
+
+    def served() -> str:
+        return ssl.get_server_certificate(("127.0.0.1", port.port))
+
+    assert (200, None) == (await scrape(authority), await scrape(later))
+    assert cert.read_text() == await asyncio.to_thread(served)
+    for fresh, path in zip(authority.server("fresh"), (cert, key), strict=True):
+        fresh.replace(path)
+    clients.write_bytes(later.ca.read_bytes())
+    await security.refresh()
+
+    assert (None, 200) == (await scrape(authority), await scrape(later))
+    assert cert.read_text() == await asyncio.to_thread(served)
+    await port.stop()
+
+
 async def test_beyond_loopback_the_port_is_refused_without_protection(
     registry: CollectorRegistry, parts: Parts
 ) -> None:
