@@ -11,10 +11,14 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import exp, log
 from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from controller.simulation.cluster import ClusterModel
 from controller.simulation.frontier import Point, cheapest, hours_at, sweep
@@ -71,11 +75,33 @@ def run_trace(name: str, options: Options) -> tuple[dict[str, object], dict[str,
     sweeps: dict[str, list[Point]] = {}
     for policy in options.policies:
         begun = time.perf_counter()
-        sweeps[policy] = sweep(
-            entries(foresight, learn or None)[policy], trace, events, model, score_from_s=learn * 86_400
-        )
+        entry = entries(foresight, learn or None)[policy]
+        with _bar(f"{name} {policy}") as moved:
+            sweeps[policy] = sweep(
+                entry,
+                trace,
+                events,
+                model,
+                score_from_s=learn * 86_400,
+                progress=lambda _, share: moved(share),
+            )
         print(f"  {name} {policy}: {time.perf_counter() - begun:.0f} s", file=sys.stderr)
     return _figures(name, trace, learn, sweeps), sweeps
+
+
+@contextmanager
+def _bar(text: str) -> Generator[Callable[[float], None], None, None]:
+    """Show a bar on a terminal; yield what moves it to a share of the whole."""
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    ) as bars:
+        task = bars.add_task(text, total=1.0)
+        yield lambda share: bars.update(task, completed=share)
 
 
 def _figures(name: str, trace: Trace, learn: float, sweeps: dict[str, list[Point]]) -> dict[str, object]:
@@ -104,7 +130,15 @@ def _figures(name: str, trace: Trace, learn: float, sweeps: dict[str, list[Point
         },
         "best_peer": best[0] if best else None,
         "to_best_peer": round(ours / best[1], 3) if best and ours is not None else None,
+        "peers_below": {f"{s:g}": peers_below(hours, s) for s in SHARES},
     }
+
+
+def peers_below(hours: Mapping[str, Mapping[float, float | None]], share: float) -> list[str]:
+    """Return the peers of any kind whose frontier lies below ours at this share: none should."""
+    ours = hours.get("forecrest", {}).get(share)
+    peers = sorted(hours.keys() - {"forecrest", "forecrest-reactive", "oracle"})
+    return [p for p in peers if (h := hours[p][share]) is not None and (ours is None or h < ours)]
 
 
 def print_table(figures: list[dict[str, object]]) -> None:
@@ -122,6 +156,10 @@ def print_table(figures: list[dict[str, object]]) -> None:
         print(
             f"  at {MAIN_SHARE:.1%}: {row['to_best_peer']} of the best reactive or scheduled peer ({row['best_peer']})"
         )
+        below = row["peers_below"]
+        assert isinstance(below, dict)
+        told = [f"{float(share):.2%} {', '.join(names)}" for share, names in below.items() if names]
+        print(f"  peers below ours: {'; '.join(told) or 'none'}")
     for title, names in (("daily structure", DAILY), ("bursty", BURSTY)):
         part = [row for row in figures if row["trace"] in names]
         for key, text in (("to_best_peer", "of the best peer"), ("oracle", "of the oracle")):

@@ -1,4 +1,4 @@
-"""``python -m controller.simulation``: the simulator without the rest of the CLI."""
+"""``forecrest simulate``, and the same as ``python -m controller.simulation`` without the rest of the CLI."""
 
 import argparse
 import sys
@@ -10,7 +10,11 @@ from controller.simulation.registry import NAMES
 
 def main(arguments: list[str] | None = None) -> int:
     """Parse, run, print; 0, or 2 with one sentence on standard error."""
-    parser = argparse.ArgumentParser(prog="python -m controller.simulation", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="forecrest simulate",
+        description="Replay a traffic trace through the production decision core and its peers, on a virtual clock.",
+        epilog="example: forecrest simulate --trace requests.csv.gz --policy forecrest --policy hpa --json",
+    )
     parser.add_argument("--trace", type=Path, required=True, help="CSV or CSV.gz with timestamp,value")
     parser.add_argument("--events", type=Path, help="CSV with start,end,name,kind of known events")
     parser.add_argument(
@@ -45,7 +49,10 @@ def main(arguments: list[str] | None = None) -> int:
         results = run(request)
         capacity = load(request)[2].queue.capacity_qps
         output(results, as_json=given.json, timeline=given.timeline, plot=given.plot, capacity_qps=capacity)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        sys.stderr.write(f"{error.filename}: {error.strerror}; check the path and its permissions.\n")
+        return 2
+    except ValueError as error:
         sys.stderr.write(f"{error}\n")
         return 2
     return 0

@@ -39,12 +39,20 @@ def sweep(
     score_from_s: float = 0.0,
     progress: Progress | None = None,
 ) -> list[Point]:
-    """Run one policy at each knob value, from cheap to safe, until it is safe enough."""
+    """Run one policy at each knob value, from cheap to safe, until it is safe enough.
+
+    ``progress`` is told the share of the whole sweep, as if every knob value were needed.
+    """
     points: list[Point] = []
-    for knob in entry.sweep:
-        result = simulate(
-            trace, events, [entry.make(knob)], model, score_from_s=score_from_s, progress=progress
-        )[0]
+    for number, knob in enumerate(entry.sweep):
+
+        def told(name: str, share: float, number: int = number) -> None:
+            if progress:
+                progress(name, (number + share) / len(entry.sweep))
+
+        result = simulate(trace, events, [entry.make(knob)], model, score_from_s=score_from_s, progress=told)[
+            0
+        ]
         points.append(Point(knob, result.violation_share, result.replica_hours, result))
         if result.violation_share < ENOUGH_SHARE:
             break

@@ -13,7 +13,24 @@ from controller.simulation.peers import DynamoLike, Hpa, KedaCronHpa, Kpa, LastV
 TARGETS = (1.0, 0.85, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.12)
 # Below 1 the quantile to serve; above, min_replicas at the 0.99 quantile: against a jump without precedent, only
 # capacity that is always there helps, and every peer's target knob buys just that.
-SAFETIES = (0.9, 0.97, 0.99, 0.995, 0.997, 0.999, 0.9998, 20.0, 30.0, 41.0)
+SAFETIES = (
+    0.9,
+    0.95,
+    0.97,
+    0.98,
+    0.99,
+    0.995,
+    0.997,
+    0.999,
+    0.9998,
+    16.0,
+    20.0,
+    24.0,
+    28.0,
+    32.0,
+    36.0,
+    41.0,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,5 +31,23 @@ def test_a_small_comparison_is_measured_and_printed(
     ratios = figures[0]["ratio_to_oracle"]
     assert ratios["oracle"]["0.001"] == 1.0
     assert ratios["forecrest"]["0.001"] >= 0.97
+    assert figures[0]["peers_below"]["0.001"] == []
     assert (tmp_path / "made.png").stat().st_size > 0
     assert "of the best reactive or scheduled peer" in capsys.readouterr().out
+
+
+def test_a_peer_that_is_cheaper_or_reached_a_share_we_did_not_lies_below() -> None:
+    made = frontier.peers_below(
+        {
+            "oracle": {1e-3: 1.0},
+            "forecrest-reactive": {1e-3: 1.5},
+            "forecrest": {1e-3: 2.0},
+            "hpa": {1e-3: 1.9},
+            "kpa": {1e-3: None},
+            "phpa": {1e-3: 2.1},
+        },
+        1e-3,
+    )
+
+    assert made == ["hpa"]
+    assert frontier.peers_below({"forecrest": {1e-3: None}, "hpa": {1e-3: 9.0}}, 1e-3) == ["hpa"]

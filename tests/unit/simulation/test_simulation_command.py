@@ -49,7 +49,11 @@ def test_timeline_and_plot_are_written(trace_file: Path, tmp_path: Path) -> None
         (["--policy", "nobody"], "policy: 'nobody' is unknown"),
         (["--capacity-qps", "0"], "--capacity-qps: 0.0 must be a positive number"),
         (["--cold-start-s", "-1"], "--cold-start-s"),
-        (["--events", "/does/not/exist.csv"], "/does/not/exist.csv"),
+        (
+            ["--events", "/does/not/exist.csv"],
+            "/does/not/exist.csv: No such file or directory; check the path",
+        ),
+        (["--trace", "/does/not/exist.csv.gz"], "/does/not/exist.csv.gz: No such file or directory; check"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_two(
@@ -60,3 +64,12 @@ def test_a_mistake_is_one_sentence_and_exit_code_two(
     error = capsys.readouterr().err
     assert message in error
     assert len(error.splitlines()) == 1
+
+
+def test_help_names_the_command_and_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+
+    said = capsys.readouterr().out
+    assert said.startswith("usage: forecrest simulate ")
+    assert "Replay a traffic trace" in said
