@@ -129,6 +129,7 @@ def default_budgets(precision: Precision, outputs: Outputs, labels: Array | None
         Precision.FP16: (0.01, 0.999, 0.99),
         Precision.BF16: (0.05, 0.99, 0.95),
         Precision.INT8: (0.1, 0.97, 0.9),
+        Precision.INT8_FP16: (0.1, 0.97, 0.9),
     }[precision]
     texts = [f"rel_error<={rel_error}", f"cosine_min>={cosine}"]
     scores = next(iter(outputs.values()))

@@ -99,11 +99,11 @@ def build(
         replace(request.options, profiles=complete_profiles(inputs, request.options.profiles))
     )
     toolchain = builder.toolchain()
-    if options.precision is Precision.INT8:
+    if options.precision.is_quantised:
         toolchain = replace(toolchain, quantizer=f"onnxruntime {load_onnxruntime().__version__}")
     _check_nodes(request, options, toolchain, model)
     findings = _check_request(request)
-    if request.calibration is not None and options.precision is Precision.INT8:
+    if request.calibration is not None and options.precision.is_quantised:
         options = replace(options, calibration_digest=request.calibration.digest())
     with _Candidates(model, options.precision, request.calibration) as candidates:
         found = None
@@ -162,7 +162,7 @@ def _check_request(request: BuildRequest) -> tuple[Finding, ...]:
             "it needs a precision below FP32 and a validation set",
             "add --precision and --validation",
         )
-    if precision is not Precision.INT8:
+    if not precision.is_quantised:
         if request.calibration is not None:
             raise EngineInputError("calibration", f"{precision} takes none", "leave it out, or choose INT8")
         return ()
@@ -224,7 +224,7 @@ class _Candidates:
     def __init__(self, model: "onnx.ModelProto", precision: Precision, calibration: Dataset | None) -> None:
         self._model, self._precision = model, precision
         self._quantizer = None
-        if precision is Precision.INT8 and calibration is not None:
+        if precision.is_quantised and calibration is not None:
             self._quantizer = Int8Quantizer(model, calibration)
         self.notes: tuple[str, ...] = ()
 
@@ -245,11 +245,17 @@ class _Candidates:
 
     def make(self, kept: frozenset[str]) -> "onnx.ModelProto":
         """The graph that is built."""
+        model = self._model
+        low, exact = self._precision, kept
         if self._quantizer is not None:
-            return self._quantizer.quantize(kept)
-        if self._precision is Precision.FP32:
-            return prepare(self._model)
-        made = convert(self._model, self._precision, kept)
+            model = self._quantizer.quantize(kept)
+            # Scales are FP32, and what they quantise is read and written next to them; the casts are fused.
+            low = Precision.FP16 if low is Precision.INT8_FP16 else Precision.FP32
+            pairs = {n.name for n in model.graph.node if n.op_type in {"QuantizeLinear", "DequantizeLinear"}}
+            exact = kept | pairs | set(self._quantizer.nodes)
+        if low is Precision.FP32:
+            return prepare(model)
+        made = convert(model, low, exact)
         if made.clamped_count:
             self.notes = (f"{made.clamped_count} weights were clamped into the range of {self._precision}",)
         return made.model

@@ -26,6 +26,12 @@ class Precision(StrEnum):
     FP16 = "FP16"
     BF16 = "BF16"
     INT8 = "INT8"
+    INT8_FP16 = "INT8_FP16"  # INT8 where it pays, FP16 for the rest
+
+    @property
+    def is_quantised(self) -> bool:
+        """Whether scales have to come from a calibration set."""
+        return self in {Precision.INT8, Precision.INT8_FP16}
 
 
 class RuntimeKind(StrEnum):

@@ -48,7 +48,7 @@ app = typer.Typer(
 )
 
 RUNTIMES = {kind.value.lower().replace("_", "-"): kind for kind in RuntimeKind}
-PRECISIONS = {precision.value.lower(): precision for precision in Precision}
+PRECISIONS = {precision.value.lower().replace("_", "-"): precision for precision in Precision}
 COMPATIBILITIES = {level.value.lower().replace("_", "-"): level for level in HardwareCompatibility}
 NOTES_SHOWN = 5
 
@@ -221,7 +221,7 @@ def build(
     name: Annotated[str, typer.Option(help="Name of the model in the catalogue and in Triton.")],
     location: Location = CATALOG,
     runtime: Annotated[str, typer.Option(help="tensorrt, tensorrt-rtx or onnx-runtime.")] = "tensorrt",
-    precision: Annotated[str, typer.Option(help="fp32, fp16, bf16 or int8.")] = "fp32",
+    precision: Annotated[str, typer.Option(help="fp32, fp16, bf16, int8 or int8-fp16.")] = "fp32",
     profile: Annotated[
         list[str] | None,
         typer.Option(help="batch=1:8:64 for every free dimension, min:opt:max; repeat for several profiles."),

@@ -43,7 +43,7 @@ def test_tensorrt_rtx_builds_inspects_and_keeps_the_accuracy(
 
 
 @pytest.mark.parametrize("name", EXAMPLE_NAMES)
-@pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP16, Precision.INT8])
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP16, Precision.INT8, Precision.INT8_FP16])
 def test_a_cpu_artifact_is_the_converted_graph(
     shared_workshop: Workshop, name: str, precision: Precision, tmp_path: Path
 ) -> None:

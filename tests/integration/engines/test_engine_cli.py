@@ -148,7 +148,7 @@ def test_an_engine_for_gpus_is_built_and_explained_without_one(run: Run, cnn: Pa
     ("arguments", "sentence"),
     [
         (("--runtime", "tpu"), "--runtime: 'tpu' is unknown; choose tensorrt, tensorrt-rtx, onnx-runtime."),
-        (("--precision", "fp4"), "--precision: 'fp4' is unknown; choose fp32, fp16, bf16, int8."),
+        (("--precision", "fp4"), "--precision: 'fp4' is unknown; choose fp32, fp16, bf16, int8, int8-fp16."),
         (("--profile", "batch=1:2"), "--profile: 'batch=1:2' is none; write dimension=min:opt:max"),
         (("--profile", "width=1:2:3"), "profile: the model has no dimension ['width']; it has ['batch']."),
         (("--budget", "speed<=1"), "budget: measure 'speed' is unknown; use abs_error_max"),

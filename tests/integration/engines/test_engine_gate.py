@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -11,7 +12,7 @@ from onnx import numpy_helper
 from engines.datasets import Array, Dataset
 from engines.errors import EngineError, EngineInputError
 from engines.examples import EXAMPLE_NAMES, Example
-from engines.graphs import prepare
+from engines.graphs import FLOAT, FLOAT16, element_types, prepare
 from engines.journal import ForbiddenChangeError, State
 from engines.measures import parse_budget
 from engines.onnx_runner import OnnxRunner
@@ -197,3 +198,18 @@ def test_quantising_prints_nothing(examples: dict[str, Example], capfd: pytest.C
         quantizer.quantize()
 
     assert ("", "") == capfd.readouterr()
+
+
+def test_int8_with_fp16_between_keeps_what_was_kept_exact(workshop: Workshop, tmp_path: Path) -> None:
+    made = workshop.build("transformer", Precision.INT8_FP16, kept_layers=("logits", "q_flat_1"))
+
+    graph = onnx.load_model(workshop.catalog.fetch(made.engine, tmp_path))
+    types = element_types(prepare(graph))
+    assert made.report is not None
+    assert made.report.is_passed
+    # Norms and sums are FP16; quantised layers and the two that were kept read and write FP32.
+    assert (FLOAT16, FLOAT16) == (types["normed_1"], types["y_1"])
+    assert (FLOAT, FLOAT, FLOAT) == (types["k_flat_1"], types["q_flat_1"], types["logits"])
+    makers = {out: n.op_type for n in graph.graph.node for out in n.output}
+    kept = next(n for n in graph.graph.node if n.name == "q_flat_1")
+    assert "DequantizeLinear" not in {makers.get(name) for name in kept.input}

@@ -65,7 +65,7 @@ class Workshop:
             model_path=path,
             model_name=model_name or name,
             options=made,
-            calibration=example.calibration if precision is Precision.INT8 else None,
+            calibration=example.calibration if precision.is_quantised else None,
             validation=example.validation,
         )
         return build(
