@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import itertools
 import json
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -60,7 +61,7 @@ async def _measure(folder: Path, kills: int, lease_s: float, seed: int) -> dict[
             await cluster.kill(leader)
             await fleet.until(lambda token=token: fleet.fence > token)  # type: ignore[misc]
             takeovers_s.append(time.monotonic() - killed_s)
-            print(f"kill {number + 1}: {takeovers_s[-1]:.2f} s", flush=True)
+            print(f"kill {number + 1}: {takeovers_s[-1]:.2f} s", file=sys.stderr, flush=True)
             await cluster.start()
             await fleet.until(lambda wanted=workload.min_replicas: fleet.desired(NAME) == wanted)  # type: ignore[misc]
         return _report(lease_s, takeovers_s, fleet, await _ledger(servers), workload.min_replicas)
