@@ -152,7 +152,11 @@ class LocalStorage:
 
 
 class FsspecStorage:
-    """Anything fsspec has a file system for that can create a file exclusively."""
+    """Anything fsspec has a file system for that can create a file exclusively.
+
+    Not every backend can, and some ignore the wish and replace the file, which would lose an entry of a
+    journal without a word. So it is tried before the first write.
+    """
 
     def __init__(self, location: str) -> None:
         try:
@@ -170,6 +174,7 @@ class FsspecStorage:
             ) from error
         self._root = str(self._root).rstrip("/")
         self.location = location
+        self._is_exclusive = False
 
     def _path(self, path: str) -> str:
         return f"{self._root}/{_checked(path)}"
@@ -177,11 +182,29 @@ class FsspecStorage:
     def create(self, path: str, content: bytes | Path) -> None:
         """See `Storage`."""
         target = self._path(path)
+        if not self._is_exclusive:
+            self._try_exclusive()
         # Folders mean nothing to object stores; the others need them.
         self._files.makedirs(target.rpartition("/")[0], exist_ok=True)
         # Read whole: the exclusive mode exists for whole contents only, and a plain upload would replace.
         data = content if isinstance(content, bytes) else content.read_bytes()
         self._files.pipe_file(target, data, mode="create")
+
+    def _try_exclusive(self) -> None:
+        probe = self._path(f"probes/{secrets.token_hex(8)}")
+        self._files.makedirs(probe.rpartition("/")[0], exist_ok=True)
+        self._files.pipe_file(probe, b"1", mode="create")
+        try:
+            self._files.pipe_file(probe, b"2", mode="create")
+        except FileExistsError:
+            self._is_exclusive = True
+        finally:
+            self._files.rm_file(probe)
+        if not self._is_exclusive:
+            raise EngineError(
+                f"catalog: {self.location} replaces files that are to be created; use a folder, or a store "
+                "whose fsspec backend creates exclusively, such as S3."
+            )
 
     def read(self, path: str) -> bytes:
         """See `Storage`."""

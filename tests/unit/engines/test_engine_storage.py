@@ -112,3 +112,21 @@ def test_a_file_url_is_a_folder(tmp_path: Path) -> None:
 def test_a_url_whose_package_is_missing_names_the_remedy() -> None:
     with pytest.raises((MissingPackageError, EngineInputError), match="no-such-scheme"):
         FsspecStorage("no-such-scheme://bucket")
+
+
+def test_a_store_that_replaces_files_is_refused_before_the_first_write() -> None:
+    fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    class Careless(MemoryFileSystem):  # type: ignore[misc]  # fsspec has no types
+        protocol = "careless"
+
+        def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **more: object) -> None:
+            super().pipe_file(path, value, mode="overwrite", **more)
+
+    fsspec.register_implementation("careless", Careless, clobber=True)
+    storage = open_storage(f"careless://{uuid.uuid4().hex}")
+
+    with pytest.raises(EngineError, match="replaces files that are to be created"):
+        storage.create("a/b", b"1")
+    assert [] == storage.names("a")
