@@ -82,7 +82,7 @@ class Foresight:
         self._last, self._short, self._long = recent(trace.qps, trace.step_s)
         self._index = pd.date_range(trace.start_at, periods=count, freq=pd.Timedelta(seconds=trace.step_s))
         self._fits: list[Nearcast | None] = []
-        # On coarse steps most ticks come when the step's demand is known already.
+        # Where ticks fall inside of steps, as on coarse ones, the step's demand is known already.
         self._within: list[Nearcast | None] = []
         self._rows: list[Floats] = []
         self._near: dict[float, tuple[float, ...] | None] = {}
@@ -125,7 +125,7 @@ class Foresight:
             self._correct(origin)
         fit = self._calibrate(origin, within=False)
         self._fits.append(fit)
-        self._within.append(self._calibrate(origin, within=True) if self.trace.step_s > TICK_S else None)
+        self._within.append(self._calibrate(origin, within=True) if TICK_S % self.trace.step_s else None)
         last = min(origin + self._steps, len(self.trace.qps))
         self._rows.append(np.zeros((0, len(LEVELS))) if fit is None else fit.rows(self._known(origin, last)))
 

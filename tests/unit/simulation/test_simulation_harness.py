@@ -253,3 +253,11 @@ def test_a_day_at_one_minute_replays_without_forecast_errors_on_gaps() -> None:
     # Missing data never scales down.
     paid = result.timeline.paid[300 * 4 : 420 * 4]
     assert bool((np.diff(paid[8:]) >= 0).all())
+
+
+def test_near_demand_is_known_on_steps_that_no_tick_falls_on() -> None:
+    trace = Trace("odd", START, 45, np.full(4 * 80, 500.0))
+    foresight = Foresight(trace, (), 300.0)
+
+    assert foresight.near(3.0 * 3600 + 60, 500.0) is not None  # inside of a step
+    assert foresight.near(3.0 * 3600, 500.0) is not None
