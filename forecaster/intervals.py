@@ -48,7 +48,7 @@ def weighted_quantiles(values: Floats, weight: Floats, levels: Floats) -> Floats
 def _local_quantiles(values: Floats, weight: Floats, levels: Floats) -> Floats:
     """Return quantiles `[G, Q]` of values `[R]` under each row of weights `[G, R]`; see `weighted_quantiles`."""
     order = np.argsort(values)
-    w = weight[:, order]
+    w = np.take(weight, order, axis=1)  # indexing would return columns in a row, five times slower to add up
     total = np.cumsum(w, axis=1)
     at = (total - 0.5 * w) / total[:, -1:]
     ordered = values[order]
@@ -103,7 +103,7 @@ def spread(
     calm = ~band.flagged
     if calm.sum() < CALM_ROW_COUNT_MIN:
         calm = np.ones(len(standard), dtype=bool)
-    near = nearness(day, p.days)[:, band.hours[calm]]
+    near = np.take(nearness(day, p.days), band.hours[calm], axis=1)
     q = _local_quantiles(standard[calm], near * band.weight[calm], levels)
     # Independent windows of this horizon in the history: few of them have not shown the worst yet.
     windows = max(p.days * float(np.clip(day / p.picks[-1], 1.0, 24.0)), WINDOW_COUNT_MIN)

@@ -42,6 +42,8 @@ FIRST_LEVEL = 6
 NEAR_SHARE = 8
 # An error at a time of day counts by the inverse square of its usual size, which has a floor of this share.
 SURE_FLOOR = 0.05
+# The season has an edge where it moves by more than this many typical errors.
+EDGE = 4.0
 # Rows within about this many hours of a time of day count in full for it, others by a share: all alike after
 # no day, a third after four, never less than a floor.
 NEARBY_HOURS = 1.5
@@ -63,6 +65,8 @@ class Context:
         levels: `[N]` each: how far recent demand lies from its usual shape, from fast to slow memory.
         sure: `[N]` each: the same, errors counting by how small they usually are at their time of day.
         echoes: `[N]` each: how far this time yesterday and last week lay from the usual shape.
+        anchor: `[N]` the usual shape, as known before each step.
+        edge: From which size on a move of it is an edge.
         phase_scale: `[N]` usual size of an error at this time of day.
         volatility: `[N]` each: recent roughness and error size.
         phase_half: Half-width of the smoothing in `phase_scale`.
@@ -78,6 +82,8 @@ class Context:
     levels: tuple[Floats, ...]
     sure: tuple[Floats, ...]
     echoes: tuple[Floats, ...]
+    anchor: Floats
+    edge: float
     phase_scale: Floats
     volatility: tuple[Floats, ...]
     phase_half: int
@@ -93,6 +99,10 @@ class Context:
     def echoed(self, h: np.ndarray) -> tuple[Floats, ...]:
         """Return the echoes that tell about horizons `h`."""
         return self.echoes if self.is_near(h) else ()
+
+    def edged(self, h: np.ndarray) -> int:
+        """Return how many features tell what is different at an edge of the season."""
+        return 2 if self.echoed(h) else 0
 
     def is_near(self, h: np.ndarray) -> bool:
         """Return whether horizons `h` end within the next hours."""
@@ -177,6 +187,8 @@ def context(seasons: Seasons, shift: Floats, flagged: Bools, calm: Floats, event
         levels=tuple(np.nan_to_num(decayed(r, life)) for life in lives),
         sure=sure,
         echoes=echoes,
+        anchor=anchor,
+        edge=EDGE * (_median(seen) if len(seen := size[np.isfinite(size)]) else 1.0) + 1e-9,
         phase_scale=profile(smooth(size, phase_half), day, 0.1),
         volatility=(
             np.nan_to_num(decayed(rough, hour)),
@@ -291,7 +303,7 @@ def fit_band(c: Context, p: Plan) -> Band | None:
     ridge = np.full(x.shape[-1], RIDGE + RIDGE_LONG * reach + RIDGE_FEW * x.shape[-1] / len(rows))
     ridge[0] *= 0.3
     levels_end = FIRST_LEVEL + len(c.newest(p.picks))
-    ridge[levels_end + len(c.echoed(p.picks)) :] += RIDGE_EVENT / max(c.event_count, 1)
+    ridge[levels_end + len(c.echoed(p.picks)) + c.edged(p.picks) :] += RIDGE_EVENT / max(c.event_count, 1)
     prior = _prior(c, float(p.picks.mean()), x.shape[-1])
     beta, held_out = _cross_fit(x, happened - usual, importance, edges, ridge, prior)
     size = np.abs(held_out)
@@ -418,7 +430,8 @@ def design(c: Context, t: np.ndarray, h: np.ndarray) -> tuple[Floats, Floats]:
     anchor, daily, weekly, at_day, at_week = _seasonal(s, t, h)
     anchor = np.where(np.isfinite(anchor), anchor, c.slow[t][:, None])
     known_now = (*c.newest(h), *c.echoed(h))
-    x = np.zeros((*anchor.shape, FIRST_LEVEL + len(known_now) + 4 * bool(c.flagged.any())))
+    edges_at = FIRST_LEVEL + len(known_now)
+    x = np.zeros((*anchor.shape, edges_at + c.edged(h) + 4 * bool(c.flagged.any())))
     x[..., 0] = 1.0
     x[..., 1] = weekly - anchor
     x[..., 2] = _read(s.near, at_week) - anchor
@@ -427,6 +440,12 @@ def design(c: Context, t: np.ndarray, h: np.ndarray) -> tuple[Floats, Floats]:
     x[..., 5] = _read(s.near, at_day) - anchor
     for k, level in enumerate(known_now):
         x[..., FIRST_LEVEL + k] = level[t][:, None]
+    if c.edged(h):
+        # Across an edge the newest error fades at once, and yesterday's edge says more than its level.
+        move = (anchor - c.anchor[t][:, None]) ** 2
+        share = move / (move + c.edge**2)
+        x[..., edges_at] = share * c.levels[0][t][:, None]
+        x[..., edges_at + 1] = share * x[..., 5]
     if c.flagged.any():
         tau = t[:, None] + h[None, :]
         flag = c.flagged[tau].astype(np.float64)
