@@ -322,6 +322,9 @@ class World:
         if not warm and self.tick_number < FAULT_TICKS:
             fate = r.choices(("ok", "stuck", "wrong", "slow"), (0.86, 0.05, 0.04, 0.05))[0]
             crash = self.now_s + r.uniform(0.2, 6) * lead if r.random() < 0.05 else None
+            if crash is not None:
+                # The calm stretch is calm: nothing breaks so late that no time is left to heal.
+                crash = min(crash, FAULT_TICKS * self.tick_s)
         begun = self.now_s - 2 * lead if warm else self.now_s
         slow = 2.5 if fate == "slow" else 1.0
         pool.replicas.append(_Replica(f"{name}-{pool.made}", begun, lead * slow, fate, crash))
