@@ -18,6 +18,7 @@ from controller.simulation.trace import Trace, TraceEvent
 SHARE_MIN = 1e-6  # below it, shares are noise of the queueing model
 # A sweep goes on towards more safety until a point lies below this share.
 ENOUGH_SHARE = 1e-4
+WORTH_SHARE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,33 +40,38 @@ def sweep(
     score_from_s: float = 0.0,
     progress: Progress | None = None,
 ) -> list[Point]:
-    """Run one policy at each knob value, from cheap to safe, until it is safe enough.
+    """Run one policy at each knob value of each of its ways, from cheap to safe, until it is safe enough.
 
     ``progress`` is told the share of the whole sweep, as if every knob value were needed.
     """
     points: list[Point] = []
-    for number, knob in enumerate(entry.sweep):
+    safe = False
+    count = len(entry.sweep) + len(entry.also)
+    for number, knob in enumerate((*entry.sweep, *entry.also)):
+        if safe and number != len(entry.sweep):
+            continue
 
         def told(name: str, share: float, number: int = number) -> None:
             if progress:
-                progress(name, (number + share) / len(entry.sweep))
+                progress(name, (number + share) / count)
 
-        result = simulate(trace, events, [entry.make(knob)], model, score_from_s=score_from_s, progress=told)[
-            0
-        ]
-        points.append(Point(knob, result.violation_share, result.replica_hours, result))
-        if result.violation_share < ENOUGH_SHARE:
-            break
+        runs = simulate(trace, events, [entry.make(knob)], model, score_from_s=score_from_s, progress=told)
+        points.append(Point(knob, runs[0].violation_share, runs[0].replica_hours, runs[0]))
+        safe = runs[0].violation_share < ENOUGH_SHARE
     return points
 
 
 def envelope(points: Sequence[Point]) -> list[tuple[float, float]]:
-    """Return (share, hours) of the points that no other beats in both, by ascending share."""
+    """Return (share, hours) of the points that no other beats, by ascending share.
+
+    A dearer point must violate less by ``WORTH_SHARE``: settings that all but agree on the share differ by one
+    incident that none of them prevents, and a line through the dearest would charge every safer share for it.
+    """
     best: list[tuple[float, float]] = []
-    for share, hours in sorted((max(p.violation_share, SHARE_MIN), p.replica_hours) for p in points):
-        if not best or hours < best[-1][1]:
+    for hours, share in sorted((p.replica_hours, max(p.violation_share, SHARE_MIN)) for p in points):
+        if not best or share <= (1 - WORTH_SHARE) * best[-1][0]:
             best.append((share, hours))
-    return best
+    return best[::-1]
 
 
 def hours_at(points: Sequence[Point], share: float) -> float | None:

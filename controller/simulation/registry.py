@@ -11,35 +11,24 @@ from controller.simulation.ours import Forecrest, ForecrestReactive, Foresight
 from controller.simulation.peers import DynamoLike, Hpa, KedaCronHpa, Kpa, LastValue, Oracle, Phpa, StaticPeak
 
 TARGETS = (1.0, 0.85, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.12)
-# Below 1 the quantile to serve; above, min_replicas at the 0.99 quantile: against a jump without precedent, only
-# capacity that is always there helps, and every peer's target knob buys just that.
-SAFETIES = (
-    0.9,
-    0.95,
-    0.97,
-    0.98,
-    0.99,
-    0.995,
-    0.997,
-    0.999,
-    0.9998,
-    16.0,
-    20.0,
-    24.0,
-    28.0,
-    32.0,
-    36.0,
-    41.0,
-)
+# The quantile to serve.
+SAFETIES = (0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.997, 0.999, 0.9998)
+# min_replicas before the point, the quantile after it: against a jump without precedent, only capacity that is always
+# there helps, and every peer's target knob buys just that.
+FLOORS = (16.9, 20.9, 24.9, 28.9, 32.9, 36.9, 41.9, 41.99)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One policy: how to make it at a knob value (None: its default), and its sweep, cheapest first."""
+    """One policy: how to make it at a knob value (None: its default), and its sweep, cheapest first.
+
+    ``also`` is a second way from cheap to safe, swept by itself.
+    """
 
     make: Callable[[float | None], Policy]
     sweep: tuple[float, ...]
     reactive: bool  # a reactive or scheduled peer, which the comparison is made against
+    also: tuple[float, ...] = ()
 
 
 def entries(foresight: Foresight | None = None, known_days: float | None = None) -> dict[str, Entry]:
@@ -53,6 +42,7 @@ def entries(foresight: Foresight | None = None, known_days: float | None = None)
             lambda knob: _forecrest(knob, foresight),
             SAFETIES,
             reactive=False,
+            also=FLOORS,
         ),
         "forecrest-reactive": Entry(
             lambda knob: ForecrestReactive() if knob is None else ForecrestReactive(knob),
@@ -89,9 +79,7 @@ def entries(foresight: Foresight | None = None, known_days: float | None = None)
 def _forecrest(knob: float | None, foresight: Foresight | None) -> Forecrest:
     if knob is None:
         return Forecrest(foresight=foresight)
-    if knob < 1:
-        return Forecrest(knob, foresight=foresight)
-    return Forecrest(0.99, foresight=foresight, min_replicas=int(knob))
+    return Forecrest(round(knob % 1, 6), foresight=foresight, min_replicas=int(knob))
 
 
 NAMES: tuple[str, ...] = tuple(entries())

@@ -22,6 +22,12 @@ def test_a_dominated_point_is_not_on_the_envelope() -> None:
     assert envelope(points) == [(1e-3, 20.0), (1e-2, 10.0)]
 
 
+def test_a_dear_setting_that_prevents_hardly_anything_is_not_on_the_envelope() -> None:
+    points = [_point(1e-2, 10.0), _point(0.99e-2, 38.0), _point(1e-4, 40.0)]
+
+    assert envelope(points) == [(1e-4, 40.0), (1e-2, 10.0)]
+
+
 def test_between_points_hours_are_linear_in_the_logarithm_of_the_share() -> None:
     points = [_point(1e-2, 10.0), _point(1e-4, 30.0)]
 
