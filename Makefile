@@ -39,8 +39,12 @@ $(VENV)/triton/.installed: requirements/triton.txt $(VENV)/.installed
 .PHONY: triton
 triton: $(VENV)/triton/.installed ## Install Triton's own environment (its python backend needs numpy<2)
 
+.PHONY: cluster
+cluster: install ## Build the Kubernetes control plane that tests run on, once (needs Go; takes minutes)
+	@$(BIN)/python -m tests.e2e.cluster.binary
+
 .PHONY: test
-test: install ## Run every test against real PostgreSQL, Valkey and Triton (ARGS="-k name")
+test: install cluster ## Run every test against real PostgreSQL, Valkey, Triton and Kubernetes (ARGS="-k name")
 	@$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: check
@@ -74,6 +78,8 @@ format: install ## Format and fix what can be fixed
 
 .PHONY: lock
 lock: install ## Resolve requirements/*.txt anew from pyproject.toml
+	@$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header \
+	  pyproject.toml -o requirements/run.txt
 	@$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header \
 	  --extra embedded --extra demo --group dev pyproject.toml -o requirements/dev.txt
 	@$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header \

@@ -81,6 +81,11 @@ class ControlPlane:
         """The certificate the API server made for itself, which is its own authority."""
         return self.folder / "certs" / "apiserver.crt"
 
+    @property
+    def audit_log(self) -> Path:
+        """Every call to the API server, a JSON object a line: who, which verb, on what."""
+        return self.folder / "audit.log"
+
     def kubeconfig(self, user: str = "admin", token: str | None = None) -> Path:
         """A kubeconfig file for one of the users, or for any bearer token."""
         path = self.folder / f"{user.replace(':', '-')}.kubeconfig"
@@ -129,6 +134,8 @@ class ControlPlane:
             "--anonymous-auth=false",
             "--endpoint-reconciler-type=none",
             "--event-ttl=10m",
+            f"--audit-policy-file={self.folder / 'audit.json'}",
+            f"--audit-log-path={self.audit_log}",
         )
         await self._await_ready()
 
@@ -211,5 +218,7 @@ class ControlPlane:
                 serialization.NoEncryption(),
             )
         )
+        policy = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"]}
+        (self.folder / "audit.json").write_text(json.dumps(policy | {"rules": [{"level": "Metadata"}]}))
         rows = [f'{self.tokens[user]},{user},{user},"{group}"' for user, group in _USERS.items()]
         (self.folder / "tokens.csv").write_text("\n".join(rows) + "\n")

@@ -1,12 +1,17 @@
 // Command cluster is a real Kubernetes control plane in one binary, for tests on one machine.
 //
-// It holds four programs and starts the one that is named first, each as a process of its own, so that a test can
+// It holds four servers and starts the one that is named first, each as a process of its own, so that a test can
 // kill, stop and restart any of them:
 //
 //	cluster etcd --dir DIR --client-port N --peer-port N
 //	cluster kube-apiserver FLAGS…           (Kubernetes' own flags)
 //	cluster kube-controller-manager FLAGS…
 //	cluster kube-scheduler FLAGS…
+//
+// Two more print manifests, by the libraries of the tools that people install with:
+//
+//	cluster helm-template CHART NAMESPACE [VALUES.yaml]
+//	cluster kustomize-build FOLDER
 //
 // Nothing here is a mock: the three Kubernetes programs are the upstream commands, and etcd is the upstream server.
 // It promises nothing for production: one etcd member, fsync off.
@@ -20,16 +25,23 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"sort"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 	"go.etcd.io/etcd/server/v3/embed"
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/engine"
 	"k8s.io/component-base/cli"
 	_ "k8s.io/component-base/logs/json/register"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllers "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
 )
 
 func main() {
@@ -39,18 +51,23 @@ func main() {
 		"kube-scheduler":          func() *cobra.Command { return scheduler.NewSchedulerCommand() },
 	}
 	if len(os.Args) < 2 {
-		fail(errors.New("name one of etcd, kube-apiserver, kube-controller-manager, kube-scheduler"))
+		fail(errors.New("name one of etcd, kube-apiserver, kube-controller-manager, kube-scheduler, helm-template, kustomize-build"))
 	}
 	name, arguments := os.Args[1], os.Args[2:]
-	if name == "etcd" {
-		if err := runEtcd(arguments); err != nil {
+	own := map[string]func([]string) error{
+		"etcd":            runEtcd,
+		"helm-template":   printChart,
+		"kustomize-build": printKustomization,
+	}
+	if run, ours := own[name]; ours {
+		if err := run(arguments); err != nil {
 			fail(err)
 		}
 		return
 	}
 	build, known := commands[name]
 	if !known {
-		fail(fmt.Errorf("no program %q here: etcd, kube-apiserver, kube-controller-manager or kube-scheduler", name))
+		fail(fmt.Errorf("no program %q here; run without arguments for the list", name))
 	}
 	command := build()
 	command.SetArgs(arguments)
@@ -97,6 +114,62 @@ func runEtcd(arguments []string) error {
 	case err := <-server.Err():
 		return fmt.Errorf("serve etcd: %w", err)
 	}
+}
+
+// printChart renders a chart as `helm template` does, checking values against the chart's schema.
+func printChart(arguments []string) error {
+	if len(arguments) < 2 || len(arguments) > 3 {
+		return errors.New("helm-template needs a chart, a namespace and perhaps a file of values")
+	}
+	values := chartutil.Values{}
+	if len(arguments) == 3 {
+		given, err := chartutil.ReadValuesFile(arguments[2])
+		if err != nil {
+			return fmt.Errorf("read values: %w", err)
+		}
+		values = given
+	}
+	chart, err := loader.LoadDir(arguments[0])
+	if err != nil {
+		return fmt.Errorf("load chart: %w", err)
+	}
+	options := chartutil.ReleaseOptions{Name: "forecrest", Namespace: arguments[1], IsInstall: true, Revision: 1}
+	merged, err := chartutil.ToRenderValues(chart, values, options, chartutil.DefaultCapabilities)
+	if err != nil {
+		return fmt.Errorf("values: %w", err)
+	}
+	rendered, err := engine.Render(chart, merged)
+	if err != nil {
+		return fmt.Errorf("render: %w", err)
+	}
+	names := make([]string, 0, len(rendered))
+	for name := range rendered {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	for _, name := range names {
+		if strings.HasSuffix(name, ".yaml") && strings.TrimSpace(rendered[name]) != "" {
+			fmt.Printf("---\n# Source: %s\n%s\n", name, rendered[name])
+		}
+	}
+	return nil
+}
+
+// printKustomization builds a folder as `kustomize build` does.
+func printKustomization(arguments []string) error {
+	if len(arguments) != 1 {
+		return errors.New("kustomize-build needs one folder")
+	}
+	built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), arguments[0])
+	if err != nil {
+		return fmt.Errorf("build: %w", err)
+	}
+	text, err := built.AsYaml()
+	if err != nil {
+		return fmt.Errorf("print: %w", err)
+	}
+	_, err = os.Stdout.Write(text)
+	return err
 }
 
 func loopback(port int) []url.URL {

@@ -1,0 +1,211 @@
+"""What deploy/ installs: the real API server accepts every object, and the service account may do just what is done."""
+
+import json
+import subprocess
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import yaml
+
+from controller.actuators.kubernetes import KubeApi, KubernetesActuator
+from controller.adapters.clock import SystemClock
+from controller.core.types import Mode
+from controller.ports import ConflictError
+from engines.triton_repository import ServedModel
+from tests.e2e.cluster.controlplane import ControlPlane
+from tests.e2e.cluster.kubelet import ProcessKubelet
+from tests.e2e.kubernetes.conftest import eventually, triton, workload
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+DEPLOY = Path(__file__).parents[3] / "deploy"
+_PLURALS = {
+    "NetworkPolicy": "networkpolicies",
+    "PodDisruptionBudget": "poddisruptionbudgets",
+    "HorizontalPodAutoscaler": "horizontalpodautoscalers",
+}
+_CLUSTER_WIDE = {"ClusterRole", "ClusterRoleBinding", "Namespace"}
+
+
+def rendered(binary: Path, *arguments: str) -> list[dict[str, Any]]:
+    """The objects that a tool prints."""
+    run = subprocess.run([binary, *arguments], capture_output=True, text=True, check=False, timeout=60)
+    assert run.returncode == 0, run.stderr
+    return [found for found in yaml.safe_load_all(run.stdout) if found]
+
+
+def path_of(item: Mapping[str, Any]) -> str:
+    group = item["apiVersion"]
+    root = f"/api/{group}" if group == "v1" else f"/apis/{group}"
+    plural = _PLURALS.get(item["kind"], item["kind"].lower() + "s")
+    if item["kind"] in _CLUSTER_WIDE:
+        return f"{root}/{plural}"
+    return f"{root}/namespaces/{item['metadata'].get('namespace', 'default')}/{plural}"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def namespaces(admin: KubeApi) -> None:
+    for name in ("forecrest", "shop"):
+        await admin.create("/api/v1/namespaces", {"metadata": {"name": name}})
+
+
+def _values(folder: Path, **values: object) -> str:
+    path = folder / "values.yaml"
+    path.write_text(yaml.safe_dump(values))
+    return str(path)
+
+
+async def accepts(admin: KubeApi, items: list[dict[str, Any]]) -> None:
+    """Let the API server validate each object strictly and keep none."""
+    for item in items:
+        await admin.create(path_of(item), item, dryRun="All", fieldValidation="Strict")
+
+
+@pytest.mark.parametrize("overlay", ["base", "overlays/production", "overlays/one-namespace"])
+async def test_the_api_server_accepts_what_kustomize_builds(
+    overlay: str, cluster_binary: Path, admin: KubeApi, namespaces: None
+) -> None:
+    built = rendered(cluster_binary, "kustomize-build", str(DEPLOY / "kustomize" / overlay))
+    await accepts(admin, built)
+
+    assert {i["kind"] for i in built} >= {
+        "Deployment",
+        "ServiceAccount",
+        "PodDisruptionBudget",
+        "NetworkPolicy",
+    }
+
+
+@pytest.mark.parametrize("scope", [[], ["shop"]])
+async def test_the_api_server_accepts_what_the_chart_renders(
+    scope: list[str], cluster_binary: Path, admin: KubeApi, namespaces: None, tmp_path: Path
+) -> None:
+    values = _values(
+        tmp_path,
+        namespaces=scope,
+        settings={"FORECREST_TICK_PERIOD_S": 10},
+        customTargets=[{"apiGroup": "argoproj.io", "resource": "rollouts"}],
+        tolerations=[{"key": "dedicated", "operator": "Exists"}],
+    )
+    built = rendered(cluster_binary, "helm-template", str(DEPLOY / "helm/forecrest"), "forecrest", values)
+    await accepts(admin, built)
+
+    kinds = {i["kind"] for i in built}
+    assert "Role" in kinds if scope else "Role" not in kinds
+
+
+def test_the_chart_refuses_values_it_does_not_know(cluster_binary: Path, tmp_path: Path) -> None:
+    values = _values(tmp_path, replica=3)
+    run = subprocess.run(  # noqa: S603 - our own binary
+        [cluster_binary, "helm-template", str(DEPLOY / "helm/forecrest"), "forecrest", values],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert run.returncode != 0
+    assert "replica" in run.stderr
+
+
+@pytest.mark.parametrize("name", ["triton.yaml", "hpa.yaml"])
+async def test_the_api_server_accepts_the_examples(name: str, admin: KubeApi, namespaces: None) -> None:
+    await accepts(admin, list(yaml.safe_load_all((DEPLOY / "examples" / name).read_text())))
+
+
+def test_kustomize_and_the_chart_grant_the_same(cluster_binary: Path) -> None:
+    built = rendered(cluster_binary, "kustomize-build", str(DEPLOY / "kustomize/base"))
+    charted = rendered(cluster_binary, "helm-template", str(DEPLOY / "helm/forecrest"), "forecrest")
+
+    assert _roles(built) == _roles(charted)
+
+
+def _roles(items: list[dict[str, Any]]) -> dict[str, Any]:
+    return {i["metadata"]["name"]: i["rules"] for i in items if i["kind"] == "ClusterRole"}
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def as_installed(
+    plane: ControlPlane, admin: KubeApi, cluster_binary: Path, namespace: str, namespaces: None
+) -> AsyncIterator[tuple[KubernetesActuator, list[dict[str, Any]]]]:
+    """An actuator with the chart's service account and nothing more, and what that account is granted."""
+    built = rendered(cluster_binary, "helm-template", str(DEPLOY / "helm/forecrest"), "forecrest")
+    granted = [i for i in built if i["kind"] in {"ServiceAccount", "ClusterRole", "ClusterRoleBinding"}]
+    for item in granted:
+        with suppress(ConflictError):
+            await admin.create(path_of(item), item)
+    asked = {"spec": {"audiences": ["https://kubernetes.default.svc"], "expirationSeconds": 3600}}
+    answer = await admin.create("/api/v1/namespaces/forecrest/serviceaccounts/forecrest/token", asked)
+    actuator = KubernetesActuator(plane.api("forecrest", answer["status"]["token"]), SystemClock())
+    yield actuator, granted
+    await actuator.close()
+
+
+async def test_the_service_account_may_do_what_is_done_and_nothing_else(
+    plane: ControlPlane,
+    admin: KubeApi,
+    kubelet: ProcessKubelet,
+    namespace: str,
+    model: ServedModel,
+    as_installed: tuple[KubernetesActuator, list[dict[str, Any]]],
+) -> None:
+    actuator, granted = as_installed
+    deployments = f"/apis/apps/v1/namespaces/{namespace}/deployments"
+    stateful = triton("ranker", model)
+    stateful["spec"]["serviceName"] = "ranker"
+    await admin.create(deployments, triton("recommender", model))
+    await admin.create(f"/apis/apps/v1/namespaces/{namespace}/statefulsets", stateful)
+    path = f"/apis/autoscaling/v2/namespaces/{namespace}/horizontalpodautoscalers"
+    reference = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "floored"}
+    await admin.create(deployments, triton("floored", model, replicas=1))
+    spec = {"scaleTargetRef": reference, "minReplicas": 1, "maxReplicas": 2}
+    await admin.create(path, {"metadata": {"name": "floored"}, "spec": spec})
+    owned = workload(namespace, model)
+    ranker = workload(namespace, model, name="ranker", target={"kind": "StatefulSet"})
+    floored = workload(namespace, model, name="floored", mode=Mode.FLOOR)
+
+    async def are_seen() -> bool:
+        return len(await actuator.observe([owned, ranker, floored])) == 3
+
+    await eventually(are_seen)
+    await actuator.claim([owned, ranker, floored], fence=1)
+    await actuator.scale(owned, 2, fence=1)
+    await actuator.scale(ranker, 1, fence=1)
+    await actuator.scale(floored, 2, fence=1)
+
+    async def are_warm() -> bool:
+        views = await actuator.observe([owned, ranker, floored])
+        return sum(r.warm for view in views.values() for r in view.replicas) == 5
+
+    await eventually(are_warm)
+    pool = (await actuator.observe([owned]))[owned.name].replicas
+    await actuator.scale(owned, 1, fence=1)  # says which pod leaves first
+    await actuator.replace(owned, pool[0].id, fence=1)
+    await actuator.restore_all()
+
+    used, refused = set[tuple[str, str, str]](), set[tuple[str, str, str]]()
+    for line in plane.audit_log.read_text().splitlines():
+        entry = json.loads(line)
+        if entry["user"]["username"] == "system:serviceaccount:forecrest:forecrest":
+            what = entry["objectRef"]
+            resource = "/".join(filter(None, (what["resource"], what.get("subresource"))))
+            call = (what.get("apiGroup", ""), resource, entry["verb"])
+            (refused if entry["responseStatus"]["code"] == 403 else used).add(call)
+    allowed = {
+        (group, resource, verb)
+        for item in granted
+        if item["kind"] == "ClusterRole"
+        for rule in item["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+    assert refused == set()
+    # KEDA's kinds are not installed here: only their absence can be found out.
+    unused = {call for call in allowed - used if call[0] != "keda.sh"}
+    assert unused == set()
+    assert used <= allowed
