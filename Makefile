@@ -55,6 +55,7 @@ check: install ## What CI runs beside the tests: lint, types, architecture, gene
 	@$(BIN)/basedpyright
 	@$(BIN)/lint-imports
 	@$(BIN)/buf lint
+	@$(BIN)/buf breaking --against proto/baseline.binpb
 	@$(BIN)/python proto/generate.py --check
 	@$(BIN)/python -m pytest -q tests/repo
 
@@ -81,9 +82,9 @@ lock: install ## Resolve requirements/*.txt anew from pyproject.toml
 	@$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header \
 	  pyproject.toml -o requirements/run.txt
 	@$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header \
-	  --extra embedded --extra demo --group dev pyproject.toml -o requirements/dev.txt
+	  --extra embedded --extra demo --extra engines --extra rtx --group dev pyproject.toml -o requirements/dev.txt
 	@$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header \
-	  --extra embedded --extra demo --group dev --group bench -c requirements/dev.txt pyproject.toml -o requirements/bench.txt
+	  --extra embedded --extra demo --extra engines --extra rtx --group dev --group bench -c requirements/dev.txt pyproject.toml -o requirements/bench.txt
 	@$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header \
 	  requirements/triton.in -o requirements/triton.txt
 

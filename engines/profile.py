@@ -13,7 +13,7 @@ Cautionary Tale" (NSDI 2006).
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import product
@@ -78,12 +78,25 @@ class Sustained:
     points: tuple[LoadPoint, ...]
 
 
-async def offer(send: Send, qps: float, *, duration_s: float, seed: int = 0) -> LoadPoint:
-    """Offer Poisson arrivals at ``qps`` for about ``duration_s``, longer where that would be too few requests.
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """What one sender saw: latency per request in ms (NaN: not answered), how late each started, and errors."""
+
+    offered_qps: float
+    latencies_ms: NDArray[np.float64]
+    late_ms: NDArray[np.float64]
+    errors: tuple[str, ...]
+    took_s: float
+
+
+async def offer(
+    send: Send, qps: float, *, duration_s: float, seed: int = 0, count_min: int = REQUESTS_MIN
+) -> Samples:
+    """Offer Poisson arrivals at ``qps`` for about ``duration_s``, longer where that were fewer than ``count_min``.
 
     ``send`` makes one request and raises if it failed. Same seed, same schedule.
     """
-    count = max(REQUESTS_MIN, round(qps * duration_s))
+    count = max(count_min, round(qps * duration_s))
     starts_s = np.cumsum(np.random.default_rng(seed).exponential(1 / qps, count))
     latencies_ms = np.full(count, np.nan)
     late_ms = np.zeros(count)
@@ -119,22 +132,19 @@ async def offer(send: Send, qps: float, *, duration_s: float, seed: int = 0) -> 
             task.cancel()
             errors.append(f"no answer within {_DRAIN_S:g} s of the last start")
         await asyncio.gather(*unanswered, return_exceptions=True)
-    took_s = time.perf_counter() - began_s
-    return _point(qps, latencies_ms, late_ms, errors, took_s)
+    return Samples(qps, latencies_ms, late_ms, tuple(errors), time.perf_counter() - began_s)
 
 
-def _point(
-    qps: float,
-    latencies_ms: NDArray[np.float64],
-    late_ms: NDArray[np.float64],
-    errors: Sequence[str],
-    took_s: float,
-) -> LoadPoint:
+def summarize(parts: Sequence[Samples]) -> LoadPoint:
+    """One point from senders that ran side by side: independent Poisson streams add up to one."""
+    latencies_ms = np.concatenate([part.latencies_ms for part in parts])
+    late_ms = np.concatenate([part.late_ms for part in parts])
     answered = latencies_ms[~np.isnan(latencies_ms)]
     p50, p95, p99 = np.quantile(answered, (0.5, 0.95, 0.99)) if answered.size else (np.nan,) * 3
+    errors = [error for part in parts for error in part.errors]
     return LoadPoint(
-        offered_qps=qps,
-        achieved_qps=answered.size / took_s,
+        offered_qps=sum(part.offered_qps for part in parts),
+        achieved_qps=answered.size / max(part.took_s for part in parts),
         latency_ms_p50=float(p50),
         latency_ms_p95=float(p95),
         latency_ms_p99=float(p99),
@@ -143,6 +153,11 @@ def _point(
         sender_late_ms_p99=float(np.quantile(late_ms, 0.99)),
         first_error=errors[0] if errors else "",
     )
+
+
+async def measure_here(send: Send, qps: float, *, duration_s: float, seed: int) -> LoadPoint:
+    """Offer from this process alone."""
+    return summarize([await offer(send, qps, duration_s=duration_s, seed=seed)])
 
 
 async def find_sustained(
@@ -154,7 +169,7 @@ async def find_sustained(
     precision: float = 0.05,
     duration_s: float = 5.0,
     on_point: Callable[[LoadPoint], None] = lambda _: None,
-    measure: Callable[..., Awaitable[LoadPoint]] = offer,
+    measure: Callable[..., Awaitable[LoadPoint]] = measure_here,
 ) -> Sustained:
     """Find the highest rate within the SLO, to within ``precision`` of it.
 
@@ -241,6 +256,11 @@ class TritonModel:
         config = json.dumps(self.base) if batching is None else batching.config(self.base)
         await self.client.load_model(self.name, config=config, client_timeout=120)
 
+    async def warm(self, batching: Batching) -> None:
+        """Let the server meet batches of every size up to the largest: each pays once for being new."""
+        for together in (1, 1, *range(1, max(1, batching.batch_size_max) + 1)):
+            await asyncio.gather(*(self.infer() for _ in range(together)))
+
     async def infer(self) -> None:
         """One request; raise unless the answer is whole and finite."""
         result = await self.client.infer(self.name, self.inputs, client_timeout=self.timeout_s)
@@ -255,7 +275,7 @@ class TritonModel:
 @asynccontextmanager
 async def open_model(
     endpoint: str, name: str, *, seed: int = 0, batch: int = 1
-) -> AsyncIterator[TritonModel]:
+) -> AsyncGenerator[TritonModel]:
     """A model at ``endpoint`` (host:port of Triton's gRPC), with random inputs of its declared shapes."""
     from tritonclient.grpc import InferInput  # noqa: PLC0415 - the rest of the module needs no client
     from tritonclient.grpc.aio import InferenceServerClient  # noqa: PLC0415
@@ -265,7 +285,7 @@ async def open_model(
         if not await client.is_model_ready(name):
             await client.load_model(name, client_timeout=120)
         reply = await client.get_model_config(name, as_json=True)
-        base: dict[str, Any] = dict(reply["config"])
+        base: dict[str, Any] = dict((reply or {})["config"])
         base["max_batch_size"] = int(base.get("max_batch_size", 0))
         random = np.random.default_rng(seed)
         inputs: list[Any] = []
@@ -299,8 +319,7 @@ async def sweep(
     try:
         for batching in rows:
             await model.load(batching)
-            for _ in range(5):  # what a first request pays is no part of the steady state
-                await model.infer()
+            await model.warm(batching)
             found = await find_sustained(
                 model.infer,
                 objective,

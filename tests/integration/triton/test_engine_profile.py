@@ -2,7 +2,7 @@
 
 import pytest
 
-from engines.profile import Batching, LoadPoint, Objective, offer, open_model, sweep
+from engines.profile import Batching, LoadPoint, Objective, measure_here, open_model, sweep
 from engines.triton_repository import ServingOptions
 from tests.integration.triton.conftest import BuildModel, StartTriton
 
@@ -49,8 +49,8 @@ async def test_beyond_its_capacity_the_latency_says_so(
     served = build_model(options=ServingOptions(batch_size_max=1, simulated_device_time_ms=20.0))
     server = await start_triton(served.repository)
     async with open_model(server.endpoints.grpc, served.name) as model:
-        within = await offer(model.infer, 0.4 * ALONE_QPS, duration_s=1.0)
-        beyond = await offer(model.infer, 4 * ALONE_QPS, duration_s=1.0)
+        within = await measure_here(model.infer, 0.4 * ALONE_QPS, duration_s=1.0, seed=1)
+        beyond = await measure_here(model.infer, 4 * ALONE_QPS, duration_s=1.0, seed=2)
 
     # Open loop: what is offered beyond the capacity queues, and the wait counts.
     assert beyond.latency_ms_p50 > 3 * within.latency_ms_p50

@@ -17,6 +17,7 @@ from engines.profile import (
     find_sustained,
     grid,
     offer,
+    summarize,
 )
 
 SLO = Objective(latency_ms_p99=50.0)
@@ -61,7 +62,7 @@ async def test_every_request_is_sent_and_the_failed_ones_are_counted() -> None:
         if calls % 10 == 0:
             raise ConnectionError("no")
 
-    measured = await offer(sometimes, 5000.0, duration_s=0.1)
+    measured = summarize([await offer(sometimes, 5000.0, duration_s=0.1)])
 
     assert calls == measured.sent_count == 500
     assert measured.error_count == 50
@@ -76,7 +77,7 @@ async def test_a_server_that_never_answers_ends_the_load_all_the_same(
     async def never() -> None:
         await asyncio.Event().wait()
 
-    measured = await offer(never, 50_000.0, duration_s=0.05)
+    measured = summarize([await offer(never, 50_000.0, duration_s=0.05)])
 
     assert measured.error_count == measured.sent_count == 2500
     assert measured.sent_count > UNDER_WAY_MAX
