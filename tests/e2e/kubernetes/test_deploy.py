@@ -100,7 +100,7 @@ async def test_the_api_server_accepts_what_the_chart_renders(
 
 def test_the_chart_refuses_values_it_does_not_know(cluster_binary: Path, tmp_path: Path) -> None:
     values = _values(tmp_path, replica=3)
-    run = subprocess.run(  # noqa: S603 - our own binary
+    run = subprocess.run(
         [cluster_binary, "helm-template", str(DEPLOY / "helm/forecrest"), "forecrest", values],
         capture_output=True,
         text=True,

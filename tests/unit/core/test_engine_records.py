@@ -25,6 +25,8 @@ def test_a_measure_keeps_its_budget_within_both_bounds(
 
 
 def test_engines_of_one_model_and_hardware_stand_in_each_others_place() -> None:
-    engine = Engine("a", "rec", "d", "m", EngineKind.TENSORRT, Precision.INT8, "10", compute_capabilities=("9.0", "8.9"))
+    engine = Engine(
+        "a", "rec", "d", "m", EngineKind.TENSORRT, Precision.INT8, "10", compute_capabilities=("9.0", "8.9")
+    )
 
     assert ("rec", EngineKind.TENSORRT, ("8.9", "9.0")) == engine.slot
