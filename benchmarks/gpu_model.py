@@ -32,7 +32,7 @@ class _Int8Linear(torch.nn.Module):
         q = (x / scale).round().to(torch.int8)
         if rows < _INT8_ROWS_MIN:
             q = torch.nn.functional.pad(q, (0, 0, 0, _INT8_ROWS_MIN - rows))
-        y = torch._int_mm(q, self.weight.t())[:rows]
+        y = torch._int_mm(q, self.weight.t())[:rows]  # noqa: SLF001 - the only INT8 product PyTorch has
         return y * (scale * self.scale) + self.bias
 
 

@@ -17,6 +17,7 @@ from controller.cli import (
     ingest,
     kubernetes,
     offline,
+    profile,
     registry,
     servers,
     tokens,
@@ -43,6 +44,7 @@ app.add_typer(workloads.app, name="workloads", rich_help_panel="Use")
 app.add_typer(decisions.app, name="decisions", rich_help_panel="Use")
 app.add_typer(audit.app, name="audit", rich_help_panel="Use")
 app.add_typer(tokens.app, name="token", rich_help_panel="Use")
+engines.app.command("profile")(profile.profile)
 app.add_typer(engines.app, name="engine", rich_help_panel="Use")
 app.add_typer(registry.app, name="registry", rich_help_panel="Use")
 app.add_typer(kubernetes.kubernetes, name="kubernetes", rich_help_panel="Run")

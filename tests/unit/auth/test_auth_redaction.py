@@ -16,7 +16,7 @@ TOKEN = make_token("x", (Grant.parse("viewer:*"),), SystemClock().now(), None).t
 @pytest.mark.parametrize(
     ("text", "secret", "kept"),
     [
-        (f"a call with {TOKEN} came", TOKEN[21:], TOKEN[:20]),
+        pytest.param(f"a call with {TOKEN} came", TOKEN[21:], TOKEN[:20], id="a token of ours"),
         ("jwt eyJhbGciOiJub25lIn0.eyJzdWIiOiJ4In0.c2ln end", "eyJzdWIiOiJ4In0", "end"),
         ("Authorization: Basic dXNlcjpodW50ZXIy", "dXNlcjpodW50ZXIy", "Authorization: Basic"),
         ("('authorization', 'Bearer abc.def-ghi_jkl')", "abc.def-ghi_jkl", "authorization"),
