@@ -79,7 +79,8 @@ async def namespace(admin: KubeApi, kubelet: ProcessKubelet) -> AsyncIterator[st
     yield name
     # The namespace itself stays: its orderly end takes longer than most tests.
     await admin.delete(f"/apis/autoscaling/v2/namespaces/{name}/horizontalpodautoscalers")
-    await admin.delete(f"/apis/apps/v1/namespaces/{name}/deployments", propagationPolicy="Foreground")
+    for kind in ("deployments", "statefulsets"):
+        await admin.delete(f"/apis/apps/v1/namespaces/{name}/{kind}", propagationPolicy="Foreground")
 
     async def is_gone() -> bool:
         left = (await admin.get(f"/api/v1/namespaces/{name}/pods"))["items"]
