@@ -1,5 +1,6 @@
 """The Kubernetes actuator against a real API server, real controllers and real Tritons."""
 
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from typing import Any
@@ -19,6 +20,8 @@ from tests.e2e.kubernetes.conftest import eventually, triton, workload
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 Deploy = Callable[..., Awaitable[Workload]]
+# Each test is a leader of its own, newer than those before it, in whatever order they run.
+FENCES = itertools.count(1)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -71,10 +74,11 @@ async def _target(admin: KubeApi, w: Workload) -> dict[str, Any]:
 async def test_ordered_pods_become_verified_replicas_and_leave_again(
     actuator: KubernetesActuator, deploy: Deploy
 ) -> None:
+    fence = 10 * next(FENCES)
     w = await deploy()
     await until(actuator, w, lambda v: v.desired_replicas == 0)
-    await actuator.claim([w], fence=1)
-    await actuator.scale(w, 2, fence=1)
+    await actuator.claim([w], fence=fence)
+    await actuator.scale(w, 2, fence=fence)
     found = await until(actuator, w, warm(2))
 
     assert found.desired_replicas == 2
@@ -84,7 +88,7 @@ async def test_ordered_pods_become_verified_replicas_and_leave_again(
         assert replica.metrics_url is not None
         assert replica.metrics_url.endswith(":8002/metrics")
 
-    await actuator.scale(w, 0, fence=1)
+    await actuator.scale(w, 0, fence=fence)
     await until(actuator, w, lambda v: not v.replicas)
 
 
@@ -93,20 +97,21 @@ async def test_an_order_of_a_replaced_leader_is_refused_by_what_is_written_on_th
 ) -> None:
     w = await deploy()
     await until(actuator, w, lambda v: v.desired_replicas == 0)
+    older, newer = 10 * next(FENCES), 10 * next(FENCES)
     old = KubernetesActuator(plane.api(), SystemClock())
     try:
-        await old.claim([w], fence=11)
-        await actuator.claim([w], fence=12)
+        await old.claim([w], fence=older)
+        await actuator.claim([w], fence=newer)
         with pytest.raises(StaleFenceError):
-            await old.scale(w, 3, fence=11)
+            await old.scale(w, 3, fence=older)
         with pytest.raises(StaleFenceError):
-            await old.claim([replace(w, priority=1)], fence=10)
+            await old.claim([replace(w, priority=1)], fence=older - 1)
     finally:
         await old.close()
     found = await _target(admin, w)
 
     assert found["spec"]["replicas"] == 0
-    assert found["metadata"]["annotations"][FENCE] == "12"
+    assert found["metadata"]["annotations"][FENCE] == str(newer)
 
 
 async def test_pods_without_a_gpu_are_a_shortfall_in_words(
@@ -178,12 +183,13 @@ async def test_a_crashed_server_is_verified_anew(
 async def test_a_cold_replica_leaves_before_a_warm_one(
     actuator: KubernetesActuator, deploy: Deploy, kubelet: ProcessKubelet
 ) -> None:
+    fence = 10 * next(FENCES)
     w = await deploy(replicas=1)
     (served,) = (await until(actuator, w, warm(1))).replicas
     kubelet.faults = Faults(hanging={"recommender"})
-    await actuator.scale(w, 2, fence=20)
+    await actuator.scale(w, 2, fence=fence)
     await until(actuator, w, lambda v: len(v.replicas) == 2 and all(r.endpoint for r in v.replicas))
-    await actuator.scale(w, 1, fence=20)
+    await actuator.scale(w, 1, fence=fence)
     found = await until(actuator, w, lambda v: len(v.replicas) == 1)
 
     assert [r.id for r in found.replicas] == [served.id]
@@ -192,10 +198,11 @@ async def test_a_cold_replica_leaves_before_a_warm_one(
 async def test_a_replaced_pod_is_evicted_unless_a_budget_keeps_it(
     admin: KubeApi, actuator: KubernetesActuator, deploy: Deploy, namespace: str
 ) -> None:
+    fence = 10 * next(FENCES)
     w = await deploy(replicas=1)
     (first,) = (await until(actuator, w, warm(1))).replicas
     with pytest.raises(NotFoundError, match="no replica nobody"):
-        await actuator.replace(w, "nobody", fence=20)
+        await actuator.replace(w, "nobody", fence=fence)
     budget = {
         "metadata": {"name": "keep"},
         "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "recommender"}}},
@@ -208,9 +215,9 @@ async def test_a_replaced_pod_is_evicted_unless_a_budget_keeps_it(
 
     await eventually(is_counted)
     with pytest.raises(KubeError, match="PodDisruptionBudget keeps this pod"):
-        await actuator.replace(w, first.id, fence=20)
+        await actuator.replace(w, first.id, fence=fence)
     await admin.delete(f"{path}/keep")
-    await actuator.replace(w, first.id, fence=20)
+    await actuator.replace(w, first.id, fence=fence)
     found = await until(actuator, w, lambda v: warm(1)(v) and v.replicas[0].id != first.id)
 
     assert len(found.replicas) == 1
@@ -228,12 +235,13 @@ def _hpa(namespace: str, low: int, high: int) -> tuple[str, dict[str, Any]]:
 async def test_mode_floor_raises_what_the_hpa_keeps_and_gives_it_back(
     admin: KubeApi, actuator: KubernetesActuator, deploy: Deploy, namespace: str
 ) -> None:
+    fence = 10 * next(FENCES)
     w = await deploy(replicas=1, mode=Mode.FLOOR)
     path, body = _hpa(namespace, 1, 2)
     await admin.create(path, body)
     await until(actuator, w, lambda v: v.desired_replicas == 1)
-    await actuator.claim([w], fence=30)
-    await actuator.scale(w, 3, fence=30)
+    await actuator.claim([w], fence=fence)
+    await actuator.scale(w, 3, fence=fence)
     raised = await admin.get(f"{path}/recommender")
     found = await until(actuator, w, lambda v: v.desired_replicas == 3 and warm(3)(v))
 
@@ -241,7 +249,7 @@ async def test_mode_floor_raises_what_the_hpa_keeps_and_gives_it_back(
     assert found.competing_owner == f"HorizontalPodAutoscaler {namespace}/recommender"
 
     # Another controller, which knows nothing of the first, finds what to restore on the object itself.
-    await actuator.claim([replace(w, mode=Mode.RECOMMEND)], fence=31)
+    await actuator.claim([replace(w, mode=Mode.RECOMMEND)], fence=fence + 1)
     restored = await admin.get(f"{path}/recommender")
 
     assert (restored["spec"]["minReplicas"], restored["spec"]["maxReplicas"]) == (1, 2)
@@ -262,13 +270,14 @@ async def test_an_hpa_beside_mode_scale_is_named(
 async def test_while_the_api_server_is_away_orders_fail_and_afterwards_all_is_seen_again(
     plane: ControlPlane, actuator: KubernetesActuator, deploy: Deploy
 ) -> None:
+    fence = 10 * next(FENCES)
     w = await deploy(replicas=1)
     await until(actuator, w, warm(1))
     await plane.kill("kube-apiserver")
     with pytest.raises(Exception, match="does not answer"):
-        await actuator.scale(w, 2, fence=40)
+        await actuator.scale(w, 2, fence=fence)
     await plane.start_api_server()
-    await actuator.scale(w, 2, fence=40)
+    await actuator.scale(w, 2, fence=fence)
     found = await until(actuator, w, warm(2))
 
     assert found.desired_replicas == 2
