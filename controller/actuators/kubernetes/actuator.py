@@ -207,10 +207,8 @@ class KubernetesActuator:
                 await self._claim(workload, fence)
 
         acting = [w for w in workloads if w.mode in {Mode.SCALE, Mode.FLOOR}]
-        async with asyncio.TaskGroup() as group:
-            for workload in acting:
-                if self._claimed.get(workload.name) != fence:
-                    group.create_task(one(workload))
+        # Not a task group: callers look for StaleFenceError and UnavailableError, not for a group of them.
+        await asyncio.gather(*(one(w) for w in acting if self._claimed.get(w.name) != fence))
         self._claimed = {w.name: fence for w in acting if self._claimed.get(w.name) == fence}
         await self._restore_abandoned(workloads)
 

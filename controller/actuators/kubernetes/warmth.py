@@ -122,6 +122,8 @@ class Verifier:
                 problem = await self._problem(warmth)
                 log.warning("pod %s: %s", pod.name, problem)
                 self._reach(warmth, Stage.LOADED, None)
+            elif warmth.stage is Stage.SCHEDULED:
+                await self._clock.sleep(RETRY_FIRST_S)  # it is starting: `verify_warm` did the waiting
             else:
                 await self._clock.sleep(pause_s)
                 pause_s = min(2 * pause_s, RETRY_MAX_S)
@@ -131,11 +133,10 @@ class Verifier:
             self._reach(warmth, Stage.LOADED, None)
 
     def _judge(self, warmth: Warmth, pod: PodFacts, result: WarmResult) -> None:
-        first = not warmth.is_judged
         warmth.is_judged = True
         if result.is_warm:
-            if first:
-                warmth.stage_s = stages(pod, result)
+            # Once per run of the containers, however many tries a slow start took.
+            warmth.stage_s = warmth.stage_s or stages(pod, result, self._clock.now())
             self._reach(warmth, Stage.VERIFIED, None)
         elif result.failure is WarmFailure.UNREACHABLE:
             # It may still be starting: the order's time limit says when that is too long.
@@ -168,23 +169,25 @@ class Verifier:
         return f"{HEALTH_FAILURES_MAX} health checks in a row failed; it is verified anew"
 
 
-def stages(pod: PodFacts, result: WarmResult) -> dict[str, float]:
+def stages(pod: PodFacts, result: WarmResult, verified_at: datetime) -> dict[str, float]:
     """Measured stages of a start, in seconds: schedule, image, load, warmup.
 
-    Kubernetes tells whole seconds. A pod that was ready long before it was verified, as after a restart of the
-    controller, tells its load by its readiness; one that never was, by the verification.
+    ``pod`` is as it was when verification began. Kubernetes tells whole seconds. One that was ready already, as after
+    a restart of the controller, tells its load by its readiness; any other by when it was verified.
     """
     if pod.scheduled_at is None or pod.running_at is None:
         return {}
     took = result.stage_s
-    load_s = took.get(WarmStage.SERVER_LIVE, 0.0) + took.get(WarmStage.MODEL_LOADED, 0.0)
+    warmup_s = took.get(WarmStage.ENGINE_VERIFIED, 0.0) + took.get(WarmStage.WARM, 0.0)
     if pod.ready_at is not None:
-        load_s = max(load_s, (pod.ready_at - pod.running_at).total_seconds())
+        load_s = (pod.ready_at - pod.running_at).total_seconds()
+    else:
+        load_s = (verified_at - pod.running_at).total_seconds() - warmup_s
     return {
         "schedule": max(0.0, (pod.scheduled_at - pod.created_at).total_seconds()),
         "image": max(0.0, (pod.running_at - pod.scheduled_at).total_seconds()),
         "load": max(0.0, load_s),
-        "warmup": took.get(WarmStage.ENGINE_VERIFIED, 0.0) + took.get(WarmStage.WARM, 0.0),
+        "warmup": warmup_s,
     }
 
 

@@ -21,7 +21,9 @@ from tests.e2e.cluster.kubelet import ProcessKubelet
 
 WAIT_S = 90.0  # far beyond what anything takes here; a test that waits so long has failed
 _POLL_S = 0.1
-_networks = itertools.count(1 + 10 * (os.getpid() % 10))
+# Pods of different workers must not share addresses: each worker has networks of its own, one per test file.
+_networks = itertools.count(1 + 20 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")))
+_namespaces = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
@@ -74,7 +76,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> ServedModel:
 @pytest_asyncio.fixture(loop_scope="module")
 async def namespace(admin: KubeApi, kubelet: ProcessKubelet) -> AsyncIterator[str]:
     """A namespace whose pods are gone before the next test."""
-    name = f"shop-{next(_networks)}"
+    name = f"shop-{next(_namespaces)}"
     await admin.create("/api/v1/namespaces", {"metadata": {"name": name}})
     yield name
     # The namespace itself stays: its orderly end takes longer than most tests.

@@ -98,7 +98,7 @@ async def test_an_order_of_a_replaced_leader_is_refused_by_what_is_written_on_th
     w = await deploy()
     await until(actuator, w, lambda v: v.desired_replicas == 0)
     older, newer = 10 * next(FENCES), 10 * next(FENCES)
-    old = KubernetesActuator(plane.api(), SystemClock())
+    old, late = (KubernetesActuator(plane.api(), SystemClock()) for _ in range(2))
     try:
         await old.claim([w], fence=older)
         await actuator.claim([w], fence=newer)
@@ -106,8 +106,13 @@ async def test_an_order_of_a_replaced_leader_is_refused_by_what_is_written_on_th
             await old.scale(w, 3, fence=older)
         with pytest.raises(StaleFenceError):
             await old.claim([replace(w, priority=1)], fence=older - 1)
+        # One that knows nothing yet finds the newer fence on the target itself.
+        await late.claim([], fence=older)
+        with pytest.raises(StaleFenceError):
+            await late.claim([w], fence=older)
     finally:
         await old.close()
+        await late.close()
     found = await _target(admin, w)
 
     assert found["spec"]["replicas"] == 0
