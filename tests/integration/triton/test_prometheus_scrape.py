@@ -32,11 +32,17 @@ async def test_requests_that_triton_answered_are_the_rate_that_prometheus_tells(
     target = WarmTarget(
         model_name=model.name, model_version="1", engine_digest=model.digest, latency_ms_max=2000
     )
-    assert (await verify_warm(triton.endpoints.grpc, target, clock=SystemClock())).is_warm
+    verified = await verify_warm(triton.endpoints.grpc, target, clock=SystemClock())
+    assert verified.is_warm
     scraper, clock = TritonScraper(SystemClock(), timeout_s=30), SystemClock()
-    page = await scraper.scrape(triton.endpoints.metrics_url, "recommender")
+    async with asyncio.timeout(60):
+        while True:  # Triton counts a request shortly after it has answered it
+            page = await scraper.scrape(triton.endpoints.metrics_url, "recommender")
+            assert isinstance(page, ReplicaMetrics)
+            if page.success_count >= len(verified.probe_latencies_ms):
+                break
+            await clock.sleep(0.05)
     await scraper.close()
-    assert isinstance(page, ReplicaMetrics)
     server = await start_prometheus(urlsplit(triton.endpoints.metrics_url).netloc)
     client = Prometheus(PrometheusAccess(server.url), clock)
 
