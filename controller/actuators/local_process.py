@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 # So many replicas load at once: more would only take each other's cores, and their probes' latency.
 _LOADING_MAX = 2
 _DRAIN_POLL_S = 0.5
-_SETTLE_POLL_S, _SETTLE_READINGS_MAX = 0.05, 40
+_SETTLE_POLL_S, _SETTLE_READINGS_MAX = 0.2, 20
 _LAST_SCRAPE_S = (
     5.0  # a replica's first and last counters are read once, so they may take longer than a scrape
 )
@@ -360,21 +360,21 @@ class LocalProcessActuator:
             self._reach(running, Stage.FAILED, f"{result.failure}: {result.detail}")
         else:
             self._reach(running, Stage.WARMED)
-            probe_count = len(result.probe_latencies_ms)
-            running.baseline = await self._baseline(running.server.endpoints.metrics_url, probe_count)
+            running.baseline = await self._baseline(running.server.endpoints.metrics_url)
             self._reach(running, Stage.VERIFIED)
 
-    async def _baseline(self, metrics_url: str, probe_count: int) -> ReplicaMetrics | None:
-        """The counters once every probe is in them: Triton counts a request shortly after it has answered it."""
-        reading = await self._scraper.scrape(metrics_url)
+    async def _baseline(self, metrics_url: str) -> ReplicaMetrics | None:
+        """The counters at rest, two equal readings in a row: Triton counts a request shortly after answering it."""
+        before: ReplicaMetrics | None = None
         for _ in range(_SETTLE_READINGS_MAX):
+            reading = await self._scraper.scrape(metrics_url)
             if not isinstance(reading, ReplicaMetrics):
                 return None
-            if reading.success_count >= probe_count:
-                break
+            if before is not None and before.success_count == reading.success_count:
+                return reading
+            before = reading
             await self._wall.sleep(_SETTLE_POLL_S)
-            reading = await self._scraper.scrape(metrics_url)
-        return reading if isinstance(reading, ReplicaMetrics) else None
+        return before
 
     async def _failure(self, running: _Running, server: TritonServer) -> str:
         """Watch a warm replica until it is no longer fit to serve, and say why."""
