@@ -470,7 +470,6 @@ def _replica(
     profile = None
     if pod.node is not None:
         profile = pods.profile_on(workload.profiles, pods.gpu_product(nodes.get(("", pod.node))))
-    host = None if pod.ip is None else f"[{pod.ip}]" if ":" in pod.ip else pod.ip
     since = (warmth.stage_at if warmth else None) or pod.scheduled_at or pod.created_at
     return Replica(
         id=pod.name,
@@ -479,8 +478,8 @@ def _replica(
         stage_at=max(since, pod.ready_at) if stage is Stage.VERIFIED and pod.ready_at else since,
         profile=profile,
         failure=failure,
-        endpoint=f"{host}:{target.grpc_port}" if host else None,
-        metrics_url=f"http://{host}:{target.metrics_port}/metrics" if host else None,
+        endpoint=f"{pod.host}:{target.grpc_port}" if pod.host else None,
+        metrics_url=f"http://{pod.host}:{target.metrics_port}/metrics" if pod.host else None,
         stage_s=dict(warmth.stage_s) if warmth else {},
     )
 

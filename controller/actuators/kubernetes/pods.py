@@ -48,6 +48,11 @@ class PodFacts:
     failure: str | None  # why it cannot run
     deletion_cost: int
 
+    @property
+    def host(self) -> str | None:
+        """Its address as it stands before a port."""
+        return f"[{self.ip}]" if self.ip is not None and ":" in self.ip else self.ip
+
 
 def kept(pod: Mapping[str, Any]) -> dict[str, Any]:
     """The parts of a pod that `facts` reads: a fraction of the object."""

@@ -77,7 +77,7 @@ class Verifier:
             known = self._known.get(key)
             if known is None or known.run != pod.run or known.target != wanted:
                 self._forget(key)
-                known = Warmth(pod.run, f"{_host(pod.ip)}:{target.grpc_port}", wanted)
+                known = Warmth(pod.run, f"{pod.host}:{target.grpc_port}", wanted)
                 known.task = asyncio.create_task(self._live(known, pod), name=f"verify {pod.name}")
                 self._known[key] = known
             found[pod.name] = known
@@ -189,7 +189,3 @@ def stages(pod: PodFacts, result: WarmResult, verified_at: datetime) -> dict[str
         "load": max(0.0, load_s),
         "warmup": warmup_s,
     }
-
-
-def _host(ip: str) -> str:
-    return f"[{ip}]" if ":" in ip else ip
