@@ -17,10 +17,8 @@ from dataclasses import dataclass
 from math import exp, log
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
 from controller.simulation.cluster import ClusterModel
+from controller.simulation.command import progress
 from controller.simulation.frontier import Point, cheapest, hours_at, sweep
 from controller.simulation.harness import with_limits
 from controller.simulation.ours import Foresight
@@ -92,14 +90,7 @@ def run_trace(name: str, options: Options) -> tuple[dict[str, object], dict[str,
 @contextmanager
 def _bar(text: str) -> Generator[Callable[[float], None], None, None]:
     """Show a bar on a terminal; yield what moves it to a share of the whole."""
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-        disable=not sys.stderr.isatty(),
-    ) as bars:
+    with progress() as bars:
         task = bars.add_task(text, total=1.0)
         yield lambda share: bars.update(task, completed=share)
 

@@ -81,6 +81,18 @@ def load(request: Request) -> tuple[Trace, tuple[TraceEvent, ...], ClusterModel]
     return trace, events, with_limits(model, trace)
 
 
+def progress() -> Progress:
+    """Bars on standard error for long replays; nothing where that is no terminal."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    )
+
+
 def run(request: Request) -> list[PolicyResult]:
     """Run the simulation; all policies when none is named.
 
@@ -91,14 +103,7 @@ def run(request: Request) -> list[PolicyResult]:
     trace, events, model = load(request)
     foresight = Foresight(trace, events, model.cold_start_s)
     policies = make(list(request.policies or NAMES), foresight)
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-        disable=not sys.stderr.isatty(),
-    ) as bars:
+    with progress() as bars:
         tasks = {policy.name: bars.add_task(policy.name, total=1.0) for policy in policies}
         return simulate(
             trace,
