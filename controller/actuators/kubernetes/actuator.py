@@ -273,18 +273,32 @@ class KubernetesActuator:
             if scale["metadata"]["resourceVersion"] != found["metadata"]["resourceVersion"]:
                 continue
             if int(scale["spec"].get("replicas", 0)) == replicas:
+                self._take_over(target, found, scale)
                 return
             scale["spec"]["replicas"] = replicas
             try:
-                await self._api.replace(f"{target.path}/scale", scale, **self._query)
+                scale = await self._api.replace(f"{target.path}/scale", scale, **self._query)
             except ConflictError:
                 self._check(fence)
                 continue
+            self._take_over(target, found, scale)
             log.info("%s: %d replicas ordered", target.label, replicas)
             return
         raise UnavailableError(
             f"{target.label} changes faster than it can be scaled; the next tick tries again"
         )
+
+    def _take_over(self, target: Target, found: Object, scale: Object) -> None:
+        """Let the next look see what was ordered, even where pods are heard of before their owner."""
+        if not target.is_built_in or self._dry_run:
+            return
+        ordered = {
+            **found,
+            "metadata": found["metadata"] | {"resourceVersion": scale["metadata"]["resourceVersion"]},
+            "spec": found["spec"] | {"replicas": scale["spec"].get("replicas", 0)},
+        }
+        for reflector in self._built_in[target.resource]:
+            reflector.put(ordered)
 
     async def replace(self, workload: Workload, replica_id: str, *, fence: int) -> None:
         """Evict a pod, so that its owner makes another; a PodDisruptionBudget may say no.

@@ -72,11 +72,18 @@ class Reflector:
         return broken_s is None or self._clock.monotonic() - broken_s <= tolerance.total_seconds()
 
     def put(self, item: Object) -> None:
-        """Take over an answer to a call of ours, which the watch has yet to tell, unless the copy is newer."""
+        """Take over an answer to a call of ours, which the watch has yet to tell, unless the copy is newer.
+
+        What the copy does not hold stays out of it: it may have been deleted since the call.
+        """
         with self._lock:
-            known = self._objects.get(_key(item))
-            if known is None or _version(item) >= _version(known):
-                self._objects[_key(item)] = self._keep(item)
+            if _key(item) in self._objects:
+                self._put(item)
+
+    def _put(self, item: Object) -> None:
+        known = self._objects.get(_key(item))
+        if known is None or _version(item) >= _version(known):
+            self._objects[_key(item)] = self._keep(item)
 
     async def close(self) -> None:
         """Stop watching."""
@@ -130,6 +137,10 @@ class Reflector:
             if not token:
                 break
         with self._lock:
+            # A page read before an answer that was put since must not take it back.
+            for key in found.keys() & self._objects.keys():
+                if _version(self._objects[key]) > _version(found[key]):
+                    found[key] = self._objects[key]
             self._objects = found
         self.list_count += 1
         self._broken_s = None
@@ -177,7 +188,7 @@ class Reflector:
             if kind == "DELETED":
                 self._objects.pop(_key(thing), None)
             else:
-                self._objects[_key(thing)] = self._keep(thing)
+                self._put(thing)
 
 
 def _key(item: Object) -> Key:

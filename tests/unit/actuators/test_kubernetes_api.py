@@ -148,3 +148,33 @@ async def test_a_copy_is_listed_anew_when_its_version_is_forgotten(server: tuple
     assert dict(copy.objects) == {}
     assert "resourceVersion=8" in watches[0]
     assert "resourceVersion=9" in watches[1]
+
+
+async def test_an_answer_of_our_own_is_seen_before_the_watch_tells_and_never_taken_back(
+    server: tuple[Server, KubeApi],
+) -> None:
+    there, api = server
+
+    def pod(name: str, version: str, node: str) -> dict[str, Any]:
+        metadata = {"name": name, "namespace": "shop", "resourceVersion": version}
+        return {"metadata": metadata, "spec": {"nodeName": node}}
+
+    there.answers = [(200, {"metadata": {"resourceVersion": "8"}, "items": [pod("a", "8", "listed")]})]
+    copy = Reflector(api, "/api/v1/pods")
+    copy.start()
+    while copy.list_count < 1:
+        await api.get("/pause")
+    copy.put(pod("a", "12", "ordered"))
+    copy.put(pod("deleted", "11", "gone"))
+    seen = [thing["spec"]["nodeName"] for thing in copy.objects.values()]
+    late, newest = pod("a", "9", "before"), pod("b", "13", "after")
+    there.watched = [[{"type": "MODIFIED", "object": late}, {"type": "ADDED", "object": newest}]]
+    while len(copy.objects) < 2:
+        await api.get("/pause")
+    await copy.close()
+
+    assert seen == ["ordered"]
+    assert {key[1]: thing["spec"]["nodeName"] for key, thing in copy.objects.items()} == {
+        "a": "ordered",
+        "b": "after",
+    }
