@@ -6,7 +6,8 @@ Values per workload come from the process that leads; the others say so with ``f
 side port; the API's guard reports calls.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter as Tally
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from importlib.metadata import version
@@ -20,7 +21,21 @@ from prometheus_client.registry import Collector
 from controller.accuracy import HourScore
 from controller.api.auth.roles import RULES
 from controller.core.leadtime import LeadTime
-from controller.core.types import Decision, ForecastBand, NearDemand, RecommendationKind, Source, Trust
+from controller.core.types import (
+    Contract,
+    ContractState,
+    Decision,
+    DemandObservation,
+    ForecastBand,
+    NearDemand,
+    QuotaPool,
+    RecommendationKind,
+    Source,
+    Stage,
+    Trust,
+    Workload,
+    WorkloadState,
+)
 from controller.ports import PoolView
 
 SECONDS_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -61,20 +76,61 @@ METRICS: Final = _table(
         "job",
         "Since the job's last turn ended, also of a process that only follows.",
     ),
+    ("loop_turn_duration_seconds", "gauge", "job", "How long the job's newest turn took."),
     ("loop_failures_total", "counter", "job", "Turns that failed."),
     ("loop_pending_samples", "gauge", "", "Minutes of traffic that wait for the database."),
+    ("database_up", "gauge", "", "1 while the database answers this process, else 0."),
+    ("orders_total", "counter", "result", "Orders of replica counts that the actuator accepted or refused."),
+    ("quota_pool_nominal_gpus", "gauge", "pool", "GPUs the pool owns."),
+    ("quota_pool_desired_gpus", "gauge", "pool", "GPUs that the desired replicas of its workloads take."),
+    ("workload_info", "gauge", "workload namespace mode", "1, with whose it is and who acts."),
+    ("workload_min_replicas", "gauge", "workload", "Fewest replicas it may have."),
+    ("workload_max_replicas", "gauge", "workload", "Most replicas it may have, events apart."),
+    ("alarms", "gauge", "workload kind", "Alarms of this kind that stand; none, no sample."),
     ("replicas", "gauge", "workload stage", "Observed replicas in each stage."),
     ("demand_requests_per_second", "gauge", "workload", "Demand the newest decision was made with."),
+    (
+        "demand_reporting_ratio",
+        "gauge",
+        "workload",
+        "Share of replicas that answered when demand was last seen.",
+    ),
+    ("demand_observed_timestamp_seconds", "gauge", "workload", "When demand was last seen."),
     ("decision_timestamp_seconds", "gauge", "workload", "When the newest recorded decision was made."),
     ("decision_current_replicas", "gauge", "workload", "Replicas it started from."),
     ("decision_desired_replicas", "gauge", "workload", "Replicas it asks for."),
     ("decision_needed_replicas", "gauge", "workload", "Replicas that present demand needs."),
     ("decision_reason", "gauge", "workload reason", "1 for the reason it names."),
     ("decision_condition", "gauge", "workload type", "1 if the condition holds, as in HPA, else 0."),
+    (
+        "decision_condition_reason",
+        "gauge",
+        "workload type reason",
+        "1 for the reason why the condition is as it is.",
+    ),
     ("decision_recommended_replicas", "gauge", "workload source kind", "What each source recommends."),
     ("plan_revision", "gauge", "workload", "Revision of the capacity plan in force."),
     ("plan_floor_replicas", "gauge", "workload", "Floor that the plan sets now."),
     ("event_floor_replicas", "gauge", "workload", "Floor that traffic events set now."),
+    (
+        "event_state",
+        "gauge",
+        "workload event state",
+        "1 for the state of its contract; of the event prepared last, or else the next one, as all of event_.",
+    ),
+    ("event_order_timestamp_seconds", "gauge", "workload", "When its prewarm begins."),
+    ("event_deadline_timestamp_seconds", "gauge", "workload", "When its replicas must be warm."),
+    ("event_start_timestamp_seconds", "gauge", "workload", "When it starts."),
+    ("event_end_timestamp_seconds", "gauge", "workload", "When it ends."),
+    (
+        "event_expected_warm_timestamp_seconds",
+        "gauge",
+        "workload",
+        "When its last replica should be warm, by the lead-time model.",
+    ),
+    ("event_wanted_replicas", "gauge", "workload", "Replicas it needs warm."),
+    ("event_stage_replicas", "gauge", "workload stage", "Replicas at or past each stage of its contract."),
+    ("event_shortfall_replicas", "gauge", "workload", "What max_replicas or quota cuts off."),
     ("lead_time_p95_seconds", "gauge", "workload", "From an order to a warm replica, 95th percentile."),
     ("forecast_demand_requests_per_second", "gauge", "workload level", "Forecast for now."),
     (
@@ -150,7 +206,14 @@ class State:
     leader: bool = False
     tick_at: datetime | None = None
     turn_ages_s: Mapping[str, float] = field(default_factory=dict[str, float])
+    turn_durations_s: Mapping[str, float] = field(default_factory=dict[str, float])
     failures: Mapping[str, int] = field(default_factory=dict[str, int])
+    database_up: bool | None = None  # None: never seen yet
+    orders: Mapping[str, int] = field(default_factory=dict[str, int])
+    pools: Sequence[QuotaPool] = ()
+    workloads: Mapping[str, Workload] = field(default_factory=dict[str, Workload])
+    states: Mapping[str, WorkloadState] = field(default_factory=dict[str, WorkloadState])
+    demands: Mapping[str, DemandObservation] = field(default_factory=dict[str, DemandObservation])
     pending_minutes: int = 0
     leads: Mapping[str, LeadTime] = field(default_factory=dict[str, LeadTime])
     views: Mapping[str, PoolView] = field(default_factory=dict[str, PoolView])
@@ -200,9 +263,15 @@ class StateCollector(Collector):
         yield "loop_last_tick_timestamp_seconds", (), _timestamp(state.tick_at)
         for job, age_s in state.turn_ages_s.items():
             yield "loop_turn_age_seconds", (job,), age_s
+        for job, took_s in state.turn_durations_s.items():
+            yield "loop_turn_duration_seconds", (job,), took_s
         for job, count in state.failures.items():
             yield "loop_failures_total", (job,), float(count)
         yield "loop_pending_samples", (), float(state.pending_minutes)
+        yield "database_up", (), _number(state.database_up)
+        for result, count in state.orders.items():
+            yield "orders_total", (result,), float(count)
+        yield from _pools(state)
         yield "api_streams", (), float(state.stream_count)
         for source, failed in state.security_failures.items():
             yield "security_source_failed", (source,), float(failed)
@@ -210,7 +279,10 @@ class StateCollector(Collector):
         yield "audit_pending_entries", (), float(state.audit_pending)
         for name in names[: self._workloads_max]:
             yield "lead_time_p95_seconds", (name,), state.leads[name].total_p95_s
+            yield from _spec(state.workloads.get(name))
             yield from _replicas(name, state.views.get(name))
+            yield from _seen(name, state.demands.get(name))
+            yield from _standing(name, state.states.get(name), state.now)
             yield from _decision(name, state.decisions.get(name))
             yield from _forecast(name, state)
             yield from _accuracy(name, state.scores.get(name))
@@ -234,6 +306,70 @@ def _number(value: float | None) -> float | None:
     return None if value is None else float(value)
 
 
+def _pools(state: State) -> Iterator[Sample]:
+    desired: Tally[str] = Tally()
+    for name, workload in state.workloads.items():
+        if workload.quota_pool is not None and name in state.decisions:
+            replicas = state.decisions[name].desired_replicas
+            desired[workload.quota_pool] += replicas * workload.profile.gpus_per_replica
+    for pool in state.pools:
+        yield "quota_pool_nominal_gpus", (pool.name,), float(pool.nominal_gpus)
+        if state.leader:
+            yield "quota_pool_desired_gpus", (pool.name,), float(desired[pool.name])
+
+
+def _spec(workload: Workload | None) -> Iterator[Sample]:
+    if workload is None:
+        return
+    yield "workload_info", (workload.name, workload.namespace, workload.mode), 1.0
+    yield "workload_min_replicas", (workload.name,), float(workload.min_replicas)
+    yield "workload_max_replicas", (workload.name,), float(workload.max_replicas)
+
+
+def _seen(name: str, demand: DemandObservation | None) -> Iterator[Sample]:
+    if demand is None:
+        return
+    yield "demand_observed_timestamp_seconds", (name,), demand.at.timestamp()
+    if demand.expected_count:
+        yield "demand_reporting_ratio", (name,), demand.reporting_count / demand.expected_count
+
+
+def _standing(name: str, state: WorkloadState | None, now: datetime) -> Iterator[Sample]:
+    """Alarms, and the contract of one event: a workload with a hundred of them has no more series."""
+    if state is None:
+        return
+    for kind, count in Tally(alarm.kind for alarm in state.alarms).items():
+        yield "alarms", (name, kind), float(count)
+    contract = _foremost(state.contracts, now)
+    if contract is None:
+        return
+    yield "event_state", (name, contract.event_id, contract.state), 1.0
+    yield "event_order_timestamp_seconds", (name,), contract.order_at.timestamp()
+    yield "event_deadline_timestamp_seconds", (name,), contract.deadline_at.timestamp()
+    yield "event_start_timestamp_seconds", (name,), contract.start_at.timestamp()
+    yield "event_end_timestamp_seconds", (name,), contract.end_at.timestamp()
+    yield "event_expected_warm_timestamp_seconds", (name,), _timestamp(contract.expected_warm_at)
+    yield "event_wanted_replicas", (name,), float(contract.replicas)
+    yield "event_shortfall_replicas", (name,), float(contract.shortfall_replicas)
+    for stage, count in (
+        (Stage.ORDERED, contract.ordered_count),
+        (Stage.SCHEDULED, contract.scheduled_count),
+        (Stage.LOADED, contract.loaded_count),
+        (Stage.WARMED, contract.warmed_count),
+        (Stage.VERIFIED, contract.verified_count),
+    ):
+        yield "event_stage_replicas", (name, stage), float(count)
+
+
+def _foremost(contracts: Iterable[Contract], now: datetime) -> Contract | None:
+    """Of events not over, the one whose prewarm began last, or else the one whose prewarm begins next."""
+    alive = [c for c in contracts if c.state is not ContractState.COMPLETED and now < c.end_at]
+    begun = [c for c in alive if c.order_at <= now]
+    if begun:
+        return max(begun, key=lambda c: (c.order_at, c.event_id))
+    return min(alive, key=lambda c: (c.order_at, c.event_id), default=None)
+
+
 def _decision(name: str, decision: Decision | None) -> Iterator[Sample]:
     if decision is None:
         return
@@ -246,6 +382,7 @@ def _decision(name: str, decision: Decision | None) -> Iterator[Sample]:
     yield "plan_revision", (name,), _number(decision.plan_revision)
     for condition in decision.conditions:
         yield "decision_condition", (name, condition.type), float(condition.ok)
+        yield "decision_condition_reason", (name, condition.type, condition.reason), 1.0
     floors: dict[Source, int] = {}
     highest: dict[tuple[str, str], int] = {}
     for one in decision.recommendations:

@@ -6,6 +6,7 @@ fails to apply is recorded as such. Refuses to act without leadership. Called by
 """
 
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -30,6 +31,7 @@ from controller.core.types import (
     Trust,
     Workload,
     WorkloadInput,
+    WorkloadState,
 )
 from controller.loop.calendar import events_by_workload
 from controller.loop.forecasting import Forecasting
@@ -119,6 +121,10 @@ class Control:
         self._measured: dict[str, frozenset[str]] = {}  # replicas whose start is stored, by workload
         self.decisions: Mapping[str, Decision] = {}  # newest per workload, for metrics
         self.leads: Mapping[str, LeadTime] = {}  # of every workload of the newest tick
+        # What the newest tick knew of each workload, and orders by how the actuator took them; for metrics.
+        self.known: Mapping[str, Workload] = {}
+        self.states: Mapping[str, WorkloadState] = {}
+        self.orders: Counter[str] = Counter(accepted=0, refused=0)
 
     async def workloads(self) -> tuple[Workload, ...]:
         """Read the workloads alone: a scrape needs no more."""
@@ -170,6 +176,8 @@ class Control:
             await uow.states.keep_contracts(changed_contracts(world.state, state))
             await uow.commit()
         self.decisions = {**self.decisions, **{d.workload: d for d in decided}}
+        self.known = {w.name: w for w in world.workloads}
+        self.states = {name: state.workloads[name] for name in self.known}
         await self._apply(world, effects, token, leads)
         await self._announce(effects)
         return effects
@@ -264,6 +272,7 @@ class Control:
         if problem:
             log.warning("%s stays as it is: %s", workload.name, problem)
         applied = problem is None
+        self.orders["accepted" if applied else "refused"] += 1
         outcome = Outcome(
             effect.decision_id,
             self._clock.now(),

@@ -57,6 +57,11 @@ class Observer:
         """Minutes of traffic that wait for the store."""
         return len(self._pending)
 
+    @property
+    def newest(self) -> Mapping[str, DemandObservation]:
+        """What this process observed last of each workload's demand, however old."""
+        return self._demand
+
     async def views_of(self, workloads: Sequence[Workload]) -> Mapping[str, PoolView]:
         """Look at the replicas now; on failure nothing is known, which is not the same as no replicas."""
         try:

@@ -47,6 +47,7 @@ class Runner:
         self.failure_count = 0
         # Of each job of this process: when its last turn ended (monotonic seconds), and failed turns; for metrics.
         self.turns_s: dict[str, float] = {}
+        self.durations_s: dict[str, float] = {}
         self.failures: Counter[str] = Counter()
 
     async def run(self) -> None:
@@ -98,7 +99,8 @@ class Runner:
             stop_if_cancelled()
             self.failure_count += bool(failures)
             self.failures[job.__name__] += bool(failures)
-            self.turns_s[job.__name__] = self._clock.monotonic()
+            ended_s = self._clock.monotonic()
+            self.turns_s[job.__name__], self.durations_s[job.__name__] = ended_s, ended_s - started_s
             pause_s = min(period_s * min(BACKOFF_PERIODS_MAX, 1 + failures), period_s + BACKOFF_MAX_S)
             await self._clock.sleep(max(pause_s - (self._clock.monotonic() - started_s), 0.0))
 

@@ -22,17 +22,26 @@ from controller.api.auth.tokens import TokenFile, make_token, save_tokens
 from controller.api.server import BindError
 from controller.core.leadtime import LeadTime
 from controller.core.types import (
+    Alarm,
+    AlarmKind,
+    CapacityProfile,
     Condition,
     ConditionType,
+    Contract,
+    ContractState,
+    DemandObservation,
     ForecastBand,
     ForecastState,
     NearDemand,
+    QuotaPool,
     Recommendation,
     RecommendationKind,
     Replica,
     Source,
     Stage,
     Trust,
+    Workload,
+    WorkloadState,
 )
 from controller.http.health import STALLED_AFTER_S, Health
 from controller.http.metrics import METRICS, ApiMetrics, State, StateCollector, new_registry
@@ -42,6 +51,24 @@ from tests.unit.api.conftest import NOW, a_decision
 from tests.unit.auth.authority import Authority
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "metrics.md"
+
+
+PROFILE = CapacityProfile("int8", "L4", 2500.0, gpus_per_replica=2)
+
+
+def a_contract(event_id: str, order_in_s: float) -> Contract:
+    order_at = NOW + timedelta(seconds=order_in_s)
+    deadline_at = order_at + timedelta(seconds=90)
+    start_at, end_at = deadline_at + timedelta(seconds=30), deadline_at + timedelta(hours=1)
+    state = ContractState.PREWARMING if order_at <= NOW else ContractState.PLANNED
+    return Contract(event_id, 1, state, 9, order_at, deadline_at, start_at, end_at)
+
+
+def a_standing(workload: str) -> WorkloadState:
+    """Two alarms of one kind, and an event whose prewarm has begun before another's."""
+    alarms = tuple(Alarm(AlarmKind.ORDER_STUCK, workload, f"r-{n}", "stuck") for n in range(2))
+    begun = replace(a_contract("sale", -10), ordered_count=9, verified_count=4, expected_warm_at=NOW)
+    return WorkloadState(contracts=(a_contract("later", 60), begun), alarms=alarms)
 
 
 def a_state(*workloads: str) -> State:
@@ -74,7 +101,16 @@ def a_state(*workloads: str) -> State:
         leader=True,
         tick_at=NOW,
         turn_ages_s={"tick": 1.5},
+        turn_durations_s={"tick": 0.3},
         failures={"tick": 2},
+        database_up=True,
+        orders={"accepted": 3, "refused": 1},
+        pools=(QuotaPool("shared", 64),),
+        workloads={name: Workload(name, "m", (PROFILE,), quota_pool="shared") for name in workloads},
+        states={name: a_standing(name) for name in workloads},
+        demands=dict.fromkeys(
+            workloads, DemandObservation(NOW, 120.0, None, 0.0, 1, 2, timedelta(seconds=60))
+        ),
         leads=dict.fromkeys(workloads, LeadTime(90.0)),
         views=dict.fromkeys(workloads, PoolView(4, (replica, replica))),
         decisions=dict.fromkeys(workloads, decision),
@@ -145,9 +181,33 @@ def test_values_are_those_of_the_newest_decision_and_forecast() -> None:
         ("forecrest_accuracy_naive_ratio", (("lead_seconds", "3600"), ("workload", "cart"))): 0.5,
         ("forecrest_accuracy_coverage_ratio", (("level", "0.5"), ("workload", "cart"))): 0.5,
         ("forecrest_loop_failures_total", (("job", "tick"),)): 2.0,
+        ("forecrest_loop_turn_duration_seconds", (("job", "tick"),)): 0.3,
+        ("forecrest_database_up", ()): 1.0,
+        ("forecrest_orders_total", (("result", "refused"),)): 1.0,
+        ("forecrest_quota_pool_desired_gpus", (("pool", "shared"),)): 10.0,
+        ("forecrest_alarms", (("kind", "ORDER_STUCK"), ("workload", "cart"))): 2.0,
+        ("forecrest_demand_reporting_ratio", (("workload", "cart"),)): 0.5,
+        ("forecrest_event_state", (("event", "sale"), ("state", "PREWARMING"), ("workload", "cart"))): 1.0,
+        ("forecrest_event_stage_replicas", (("stage", "VERIFIED"), ("workload", "cart"))): 4.0,
+        ("forecrest_event_wanted_replicas", (("workload", "cart"),)): 9.0,
     }
 
     assert expected == {key: found[key] for key in expected}
+
+
+def test_one_event_of_a_workload_is_shown_the_one_prepared_last_or_else_the_next() -> None:
+    ended = a_contract("ended", -9000)
+    over = replace(a_contract("over", -20), state=ContractState.COMPLETED)
+    far, near = a_contract("far", 600), a_contract("near", 60)
+    older, newer = a_contract("older", -600), a_contract("newer", -60)
+
+    def shown(*contracts: Contract) -> list[str]:
+        state = replace(a_state("cart"), states={"cart": WorkloadState(contracts=contracts)})
+        return [dict(labels)["event"] for name, labels in exposed(state) if name == "forecrest_event_state"]
+
+    assert ["newer"] == shown(far, older, newer, ended, over)
+    assert ["near"] == shown(far, near, ended, over)
+    assert [] == shown(ended, over)
 
 
 def test_what_is_not_known_has_no_sample() -> None:
