@@ -64,6 +64,8 @@ def _table(*rows: tuple[str, str, str, str]) -> Mapping[str, Described]:
     return {metric.name: metric for metric in made}
 
 
+# No label may be called job, instance, namespace, pod, service or endpoint: Prometheus gives its targets those, and
+# would rename ours.
 METRICS: Final = _table(
     ("build_info", "gauge", "version", "1, with the release."),
     ("leader", "gauge", "", "1 while this process leads, else 0."),
@@ -73,17 +75,17 @@ METRICS: Final = _table(
     (
         "loop_turn_age_seconds",
         "gauge",
-        "job",
-        "Since the job's last turn ended, also of a process that only follows.",
+        "task",
+        "Since the task's last turn ended, also of a process that only follows.",
     ),
-    ("loop_turn_duration_seconds", "gauge", "job", "How long the job's newest turn took."),
-    ("loop_failures_total", "counter", "job", "Turns that failed."),
+    ("loop_turn_duration_seconds", "gauge", "task", "How long the task's newest turn took."),
+    ("loop_failures_total", "counter", "task", "Turns that failed."),
     ("loop_pending_samples", "gauge", "", "Minutes of traffic that wait for the database."),
     ("database_up", "gauge", "", "1 while the database answers this process, else 0."),
     ("orders_total", "counter", "result", "Orders of replica counts that the actuator accepted or refused."),
     ("quota_pool_nominal_gpus", "gauge", "pool", "GPUs the pool owns."),
     ("quota_pool_desired_gpus", "gauge", "pool", "GPUs that the desired replicas of its workloads take."),
-    ("workload_info", "gauge", "workload namespace mode", "1, with whose it is and who acts."),
+    ("workload_info", "gauge", "workload workload_namespace mode", "1, with whose it is and who acts."),
     ("workload_min_replicas", "gauge", "workload", "Fewest replicas it may have."),
     ("workload_max_replicas", "gauge", "workload", "Most replicas it may have, events apart."),
     ("alarms", "gauge", "workload kind", "Alarms of this kind that stand; none, no sample."),

@@ -63,7 +63,7 @@ async def test_a_running_controller_exposes_its_loop_its_decisions_and_its_calls
     assert 1.0 == found["forecrest_leader", ()]
     assert 1.0 == found["forecrest_workloads", ()]
     assert 1.0 == found["forecrest_api_calls_total", call]
-    assert {"tick", "scrape"} <= {dict(labels).get("job") for _, labels in found}
+    assert {"tick", "scrape"} <= {dict(labels).get("task") for _, labels in found}
     assert [] == [name for name, _ in found if name not in METRICS and "_duration_" not in name]
 
 

@@ -168,6 +168,12 @@ def test_labels_are_the_documented_ones() -> None:
         assert set(METRICS[base(name)].labels) == {key for key, _ in labels} - {"le"}
 
 
+def test_no_label_is_one_that_prometheus_gives_to_targets() -> None:
+    taken = {"job", "instance", "namespace", "pod", "service", "endpoint", "container", "node"}
+
+    assert [] == [metric.name for metric in METRICS.values() if taken & set(metric.labels)]
+
+
 def test_values_are_those_of_the_newest_decision_and_forecast() -> None:
     found = exposed(a_state("cart"))
     expected = {
@@ -180,8 +186,8 @@ def test_values_are_those_of_the_newest_decision_and_forecast() -> None:
         ("forecrest_accuracy_bias_ratio", (("lead_seconds", "3600"), ("workload", "cart"))): 0.1,
         ("forecrest_accuracy_naive_ratio", (("lead_seconds", "3600"), ("workload", "cart"))): 0.5,
         ("forecrest_accuracy_coverage_ratio", (("level", "0.5"), ("workload", "cart"))): 0.5,
-        ("forecrest_loop_failures_total", (("job", "tick"),)): 2.0,
-        ("forecrest_loop_turn_duration_seconds", (("job", "tick"),)): 0.3,
+        ("forecrest_loop_failures_total", (("task", "tick"),)): 2.0,
+        ("forecrest_loop_turn_duration_seconds", (("task", "tick"),)): 0.3,
         ("forecrest_database_up", ()): 1.0,
         ("forecrest_orders_total", (("result", "refused"),)): 1.0,
         ("forecrest_quota_pool_desired_gpus", (("pool", "shared"),)): 10.0,
