@@ -1,7 +1,7 @@
 """The command line. ``forecrest COMMAND --help`` shows what each command does, with an example.
 
-Promises: exit code 0 for done, 1 for failed, 2 for wrong usage, 130 after Ctrl-C, and never a traceback for
-something the user can put right. The commands are in the modules beside this one, put together in ``app``.
+Promises: exit code 0 for done, 1 for failed, 2 for wrong usage, 3 where no controller answered, 130 after Ctrl-C, 143
+after SIGTERM, and never a traceback for something the user can put right. The commands are in the modules beside this one, put together in ``app``.
 """
 
 import sys

@@ -25,37 +25,42 @@ from controller.cli import (
     workloads,
 )
 from controller.cli.common import CliError, err, use_credentials
+from controller.cli.output import add_output
 from controller.history import HistoryFileError
 
 app = typer.Typer(
     name="forecrest",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
     help="Predictive autoscaling for NVIDIA Triton: replicas warm before the traffic arrives.",
+    epilog="Example: `forecrest up`, and in another terminal `forecrest top`.",
 )
 
 for command in (servers.up, servers.serve, servers.migrate, doctor.doctor, offline.demo):
     app.command(rich_help_panel="Run")(command)
-app.add_typer(events.app, name="events", rich_help_panel="Use")
-app.add_typer(workloads.app, name="workloads", rich_help_panel="Use")
-app.add_typer(decisions.app, name="decisions", rich_help_panel="Use")
-app.add_typer(audit.app, name="audit", rich_help_panel="Use")
-app.add_typer(tokens.app, name="token", rich_help_panel="Use")
 engines.app.command("profile")(profile.profile)
-app.add_typer(engines.app, name="engine", rich_help_panel="Use")
-app.add_typer(registry.app, name="registry", rich_help_panel="Use")
-app.add_typer(kubernetes.kubernetes, name="kubernetes", rich_help_panel="Run")
+for name, group, panel, example in (
+    ("events", events.app, "Use", "forecrest events list"),
+    ("workloads", workloads.app, "Use", "forecrest workloads list"),
+    ("decisions", decisions.app, "Use", "forecrest decisions watch --changes"),
+    ("audit", audit.app, "Use", "forecrest audit list"),
+    ("token", tokens.app, "Use", "forecrest token list"),
+    ("engine", engines.app, "Use", "forecrest engine list"),
+    ("registry", registry.app, "Use", "forecrest registry list"),
+    ("kubernetes", kubernetes.kubernetes, "Run", "forecrest kubernetes restore"),
+    ("history", traffic.history, "Use", "forecrest history export -w recommender"),
+    ("traffic", ingest.traffic, "Use", "forecrest traffic backfill --help"),
+):
+    app.add_typer(group, name=name, rich_help_panel=panel, epilog=f"Example: `{example}`")
 app.command(rich_help_panel="Use")(traffic.forecast)
 app.command(rich_help_panel="Use")(forecasts.explain)
 app.command(rich_help_panel="Use")(forecasts.accuracy)
-app.add_typer(traffic.history, name="history", rich_help_panel="Use")
-app.add_typer(ingest.traffic, name="traffic", rich_help_panel="Use")
 app.command(rich_help_panel="Study", context_settings=offline.PASS_THROUGH)(offline.simulate)
 app.command("what-if", rich_help_panel="Study")(forecasts.what_if)
 app.command(rich_help_panel="Study")(backtest.backtest)
+add_output(app)
 
 
 @app.callback()

@@ -1,11 +1,10 @@
 """What every command shares: connecting, printing, times, and errors that say what to do.
 
 Promises: errors go to standard error as sentences, never as tracebacks; with ``--json`` standard output holds
-JSON and nothing else; tables fit 80 columns. Called by the commands beside it.
+JSON and nothing else (``output`` adds YAML); tables fit 80 columns. Called by the commands beside it.
 """
 
 import asyncio
-import json
 import os
 import re
 import signal
@@ -25,6 +24,7 @@ from rich.table import Table
 
 from controller.adapters.clock import SystemClock
 from controller.adapters.embedded.folder import read_json
+from controller.cli.output import dump
 from controller.client import Client, explain
 from controller.credentials import Credentials, CredentialsError
 
@@ -35,7 +35,8 @@ DEFAULT_ADDRESS = "127.0.0.1:7443"
 DATA_DIR = Path(os.environ.get("FORECREST_DATA_DIR") or ".forecrest")
 # The demo keeps its own folder below, so that its clock never meets real data.
 STATE_FILES = (DATA_DIR / "runtime.json", DATA_DIR / "demo" / "runtime.json")
-EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 2, 130, 143
+# docs/cli.md says what scripts may rely on.
+EXIT_FAILED, EXIT_USAGE, EXIT_UNAVAILABLE, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 2, 3, 130, 143
 EXIT_BY_SIGNAL = {signal.SIGINT: EXIT_INTERRUPTED, signal.SIGTERM: EXIT_TERMINATED}
 
 clock = SystemClock()
@@ -95,9 +96,15 @@ def run(main: Coroutine[Any, Any, T], names: Mapping[str, str] = MappingProxyTyp
                 raise
             raise SystemExit(EXIT_BY_SIGNAL[ended_by[0]]) from None
         except grpc.aio.AioRpcError as error:
-            raise CliError(_refusal(error, names)) from None
+            raise CliError(_refusal(error, names), _exit_code(error)) from None
 
     return asyncio.run(supervised())
+
+
+def _exit_code(error: grpc.aio.AioRpcError) -> int:
+    # What may work in a moment is told apart, so that a script can try again.
+    away = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
+    return EXIT_UNAVAILABLE if error.code() in away else EXIT_FAILED
 
 
 def _refusal(error: grpc.aio.AioRpcError, names: Mapping[str, str]) -> str:
@@ -161,13 +168,13 @@ def to_dict(message: Message) -> dict[str, Any]:
 
 
 def print_json(value: Any) -> None:  # noqa: ANN401 - whatever JSON can hold
-    """Print a result for scripts, indented."""
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    """Print a result for scripts: indented JSON, or YAML where that was asked for."""
+    typer.echo(dump(value))
 
 
 def print_json_line(value: Any) -> None:  # noqa: ANN401 - as above
-    """Print one result of a stream, on one line."""
-    typer.echo(json.dumps(value, ensure_ascii=False))
+    """Print one result of a stream: JSON on one line, or a YAML document."""
+    typer.echo(dump(value, stream=True))
 
 
 def table(*columns: str, right: Sequence[str] = ()) -> Table:
@@ -177,6 +184,16 @@ def table(*columns: str, right: Sequence[str] = ()) -> Table:
         number = column in right
         made.add_column(column, justify="right" if number else "left", overflow="fold", no_wrap=number)
     return made
+
+
+def fields_table(message: Message) -> Table:
+    """Return every field of a message that says something, one a row."""
+    shown = table("field", "value")
+    for field, value in to_dict(message).items():
+        if value not in ("", [], {}, 0):
+            text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+            shown.add_row(field, text.replace("[", r"\["))
+    return shown
 
 
 def qps(value: float) -> str:

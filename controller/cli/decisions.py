@@ -25,11 +25,14 @@ from controller.cli.common import (
     to_dict,
     when,
 )
+from controller.cli.complete import workload_names
 from controller.client import pages
 
 app = typer.Typer(no_args_is_help=True, help="What was decided, and why.")
 
-OnlyWorkload = Annotated[str, typer.Option("--workload", "-w", help="Of this workload only.")]
+OnlyWorkload = Annotated[
+    str, typer.Option("--workload", "-w", help="Of this workload only.", autocompletion=workload_names)
+]
 ChangesOnly = Annotated[bool, typer.Option("--changes", help="Only those that changed the count.")]
 
 
@@ -123,7 +126,9 @@ def show(
     decision: Annotated[
         str, typer.Argument(metavar="[DECISION]", help="Id of the decision; or name a workload.")
     ] = "",
-    workload: Annotated[str, typer.Option("--workload", "-w", help="The one in force for it.")] = "",
+    workload: Annotated[
+        str, typer.Option("--workload", "-w", help="The one in force for it.", autocompletion=workload_names)
+    ] = "",
     at: Annotated[str | None, typer.Option(help="With -w: in force at this time, -1h or an instant.")] = None,
     address: Address = None,
     as_json: AsJson = False,

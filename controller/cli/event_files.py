@@ -26,14 +26,14 @@ from controller.cli.common import (
     to_dict,
     when,
 )
-from controller.cli.event_options import EventOptions, with_event_options
+from controller.cli.event_options import DryRun, EventId, EventOptions, with_event_options
 
 FILE_BYTES_MAX = 1024 * 1024
 NAMES = {"calendar.": "", "template.": ""}
 
 
 def report(
-    event_id: Annotated[str, typer.Argument(metavar="EVENT", help="Id of the event.")],
+    event_id: EventId,
     occurrence: Annotated[
         str, typer.Option(help="Occurrence of a recurring event, EVENT@START. Default: the newest.")
     ] = "",
@@ -89,7 +89,7 @@ def import_calendar(
     file: Annotated[Path, typer.Argument(metavar="FILE.ics", help="The calendar; - reads standard input.")],
     *,
     given: EventOptions,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, store nothing.")] = False,
+    dry_run: DryRun = False,
     address: Address = None,
     as_json: AsJson = False,
 ) -> None:

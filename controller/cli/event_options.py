@@ -25,9 +25,23 @@ from controller.cli.common import (
     resource,
     stamp,
 )
+from controller.cli.complete import event_names, workload_names
 
+EventId = Annotated[
+    str,
+    typer.Argument(
+        metavar="EVENT", help="Id of the event, for example black-friday.", autocompletion=event_names
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, store nothing.")]
 Workloads = Annotated[
-    list[str] | None, typer.Option("--workload", "-w", help="Workload it concerns; repeat for several.")
+    list[str] | None,
+    typer.Option(
+        "--workload",
+        "-w",
+        help="Workload it concerns; repeat for several.",
+        autocompletion=workload_names,
+    ),
 ]
 Start = Annotated[
     str | None,

@@ -17,6 +17,7 @@ from controller.cli.common import (
     bare,
     connected,
     err,
+    fields_table,
     out,
     print_json,
     print_json_line,
@@ -27,15 +28,13 @@ from controller.cli.common import (
     to_dict,
     when,
 )
-from controller.cli.event_options import NAMES, EventOptions, with_event_options
+from controller.cli.complete import event_names, workload_names
+from controller.cli.event_options import NAMES, DryRun, EventId, EventOptions, with_event_options
 from controller.client import Client, pages
 
 app = typer.Typer(no_args_is_help=True, help="Register, preview, follow and cancel traffic events.")
 
-EventId = Annotated[str, typer.Argument(metavar="EVENT", help="Id of the event, for example black-friday.")]
 READY = forecast_pb2.FORECAST_STATE_READY
-
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, store nothing.")]
 
 
 @app.command()
@@ -119,7 +118,10 @@ def update(
 @with_event_options
 def preview(
     event_id: Annotated[
-        str | None, typer.Argument(metavar="[EVENT]", help="A registered event to start from.")
+        str | None,
+        typer.Argument(
+            metavar="[EVENT]", help="A registered event to start from.", autocompletion=event_names
+        ),
     ] = None,
     *,
     given: EventOptions,
@@ -193,18 +195,17 @@ def get(event_id: EventId, address: Address = None, as_json: AsJson = False) -> 
         if as_json:
             print_json(to_dict(event))
             return
-        shown = table("field", "value")
-        for field, value in to_dict(event).items():
-            if value not in ("", [], {}, 0):
-                shown.add_row(field, ", ".join(map(str, value)) if isinstance(value, list) else str(value))
-        out().print(shown)
+        out().print(fields_table(event))
 
     run(call())
 
 
 @app.command("list")
 def list_events(
-    workload: Annotated[str, typer.Option("--workload", "-w", help="Events of this workload only.")] = "",
+    workload: Annotated[
+        str,
+        typer.Option("--workload", "-w", help="Events of this workload only.", autocompletion=workload_names),
+    ] = "",
     state: Annotated[
         list[str] | None,
         typer.Option(help="Events in this state only: SCHEDULED, PREWARMING, ACTIVE, COMPLETED, CANCELLED."),

@@ -30,6 +30,7 @@ from controller.cli.common import (
     to_dict,
     when,
 )
+from controller.cli.complete import workload_names
 
 ROWS_SHOWN = 16
 PLOT_ROWS = 20
@@ -39,7 +40,9 @@ PLOT_MARKERS = {"median": "o", "baseline": "-", "season": "s", "event": "e", "co
 SIMULATE_DEADLINE_S = 150.0
 BARS = "▁▂▃▄▅▆▇█"
 
-Workload = Annotated[str, typer.Argument(metavar="WORKLOAD", help="Id of the workload.")]
+Workload = Annotated[
+    str, typer.Argument(metavar="WORKLOAD", help="Id of the workload.", autocompletion=workload_names)
+]
 
 
 def explain(

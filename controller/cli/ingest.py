@@ -36,6 +36,7 @@ from controller.cli.common import (
     resource,
     run,
 )
+from controller.cli.complete import workload_names
 from controller.core.resources import TrafficSample
 from controller.history import Reject, Unit, read_history, to_samples
 from controller.ports import PortError
@@ -46,7 +47,9 @@ BATCH = 20_000
 SOURCE = "import"
 MINUTE = timedelta(minutes=1)
 
-Workload = Annotated[str, typer.Option("--workload", "-w", help="Id of the workload.")]
+Workload = Annotated[
+    str, typer.Option("--workload", "-w", help="Id of the workload.", autocompletion=workload_names)
+]
 
 
 def import_history(

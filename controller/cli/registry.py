@@ -22,6 +22,7 @@ from controller.cli.common import (
     CliError,
     bare,
     connected,
+    fields_table,
     out,
     print_json,
     qps,
@@ -29,7 +30,9 @@ from controller.cli.common import (
     run,
     table,
     to_dict,
+    when,
 )
+from controller.cli.complete import engine_names
 from controller.client import Client, pages
 
 if TYPE_CHECKING:
@@ -38,7 +41,10 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True, help="Tell a controller of engines, promote them, and see their measured capacity."
 )
-EngineId = Annotated[str, typer.Argument(metavar="ENGINE", help="Id of the engine in the registry.")]
+EngineId = Annotated[
+    str,
+    typer.Argument(metavar="ENGINE", help="Id of the engine in the registry.", autocompletion=engine_names),
+]
 Reason = Annotated[str, typer.Option(help="Why, for the record.")]
 NAMES = {"engine.": "", "validation.": "validation of the catalogue: ", "filter": "--filter"}
 _ID_MAX = 63
@@ -213,8 +219,8 @@ def list_engines(
 
 
 @app.command()
-def get(engine_id: EngineId, address: Address = None) -> None:
-    """Show all that is known of an engine, as JSON.
+def get(engine_id: EngineId, address: Address = None, as_json: AsJson = False) -> None:
+    """Show all that is known of an engine, and what it was measured to sustain.
 
     Example: `forecrest registry get recommender-3f2a91c0d4e5`
     """
@@ -226,7 +232,16 @@ def get(engine_id: EngineId, address: Address = None) -> None:
             profiles = await client.engines.ListEngineProfiles(
                 engine_service_pb2.ListEngineProfilesRequest(parent=name)
             )
-        print_json({"engine": to_dict(engine), "profiles": [to_dict(p) for p in profiles.profiles]})
+        if as_json:
+            print_json({"engine": to_dict(engine), "profiles": [to_dict(p) for p in profiles.profiles]})
+            return
+        out().print(fields_table(engine))
+        for profile in profiles.profiles:
+            measured = profile.capacity
+            out().print(
+                f"{measured.gpu_type or 'cpu'}: {qps(measured.qps_max)} QPS per replica, measured "
+                f"{when(profile.measure_time)} UTC by {profile.tool}"
+            )
 
     run(call())
 

@@ -34,6 +34,7 @@ from controller.cli.common import (
     to_dict,
     when,
 )
+from controller.cli.complete import workload_names
 from controller.cli.ingest import Workload
 from controller.client import Client
 from controller.history import write_history
@@ -47,7 +48,9 @@ PLOT_MARKERS = {0.1: "-", 0.5: "o", 0.99: "+"}
 
 
 def forecast(
-    workload: Annotated[str, typer.Argument(metavar="WORKLOAD", help="Id of the workload.")],
+    workload: Annotated[
+        str, typer.Argument(metavar="WORKLOAD", help="Id of the workload.", autocompletion=workload_names)
+    ],
     plot: Annotated[bool, typer.Option("--plot", help="Draw it, with the history before it.")] = False,
     hours: Annotated[float, typer.Option(help="How far ahead to show.", min=0.1, max=336)] = 24.0,
     address: Address = None,

@@ -42,6 +42,7 @@ from controller.cli.common import (
     typed,
     when,
 )
+from controller.cli.complete import workload_names
 from controller.client import Client, explain, pages
 
 app = typer.Typer(no_args_is_help=True, help="Declare workloads in YAML, look at them, delete them.")
@@ -334,7 +335,9 @@ def _same(one: workload_pb2.Workload, other: workload_pb2.Workload) -> bool:
     return bare_ones[0] == bare_ones[1]
 
 
-WorkloadId = Annotated[str, typer.Argument(metavar="WORKLOAD", help="Id of the workload.")]
+WorkloadId = Annotated[
+    str, typer.Argument(metavar="WORKLOAD", help="Id of the workload.", autocompletion=workload_names)
+]
 
 
 @app.command("list")
