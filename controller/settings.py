@@ -63,12 +63,20 @@ class Settings(BaseSettings):
     # Folders that model files may lie in, separated as in PATH. "": the data folder and, unless it is /, the one
     # this process was started in.
     model_roots: str = ""
+    # Catalogue that workloads with `catalog_model` in their target are served from: a folder or a URL. "": none.
+    engine_catalog: str = ""
+    engine_trusted_keys: str = (
+        ""  # public keys (PEM), separated as in PATH; given: only engines they signed serve
+    )
     actuator: Literal["local_process", "dry_run", "kubernetes"] = "local_process"
     # Of the kubernetes actuator. Without a kubeconfig: the pod's service account, else the user's own file.
     kubernetes_kubeconfig: Path | None = None
     kubernetes_context: str = ""
     kubernetes_namespaces: str = ""  # watched ones, separated by commas; "": all, which needs a ClusterRole
     kubernetes_dry_run: bool = False  # the API server checks every order and keeps none
+    # Carry Workload and TrafficEvent objects (deploy/helm/forecrest/crd) into the API, and write their status.
+    kubernetes_custom_resources: bool = False
+    kubernetes_events: bool = True  # say on the target's own Kubernetes Events what was decided, and why
     # stands for what a cluster adds before a process starts: GPU node, image pull
     provisioning_delay_s: Annotated[float, Field(ge=0, le=3600)] = 0.0
     replica_limit: Annotated[int, Field(ge=1, le=200)] = 16  # local processes this machine may run

@@ -56,7 +56,7 @@ class RejectedError(EngineError):
     """The engine itself is not fit; `objection` says why."""
 
     def __init__(self, objection: Objection) -> None:
-        super().__init__(f"engine: {objection.rejection}: {objection.sentence}.")
+        super().__init__(f"engine: {objection}.")
         self.objection = objection
 
 
@@ -71,7 +71,17 @@ class NoEngineError(EngineError):
         super().__init__(
             f"engine: none of {model} serves this node ({reasons or 'there is none'}); build one for it."
         )
-        self.selection = selection
+        self.model, self.selection = model, selection
+
+    @property
+    def objection(self) -> Objection:
+        """What speaks against the engine that comes closest: the newest ACTIVE one, else the newest."""
+        found = list(self.selection.objections.items())[::-1]
+        if not found:
+            return Objection(Rejection.NO_ENGINE, f"the catalogue has no engine of {self.model}")
+        active = (o for o in found if all(held.rejection is not Rejection.NOT_ACTIVE for held in o[1]))
+        engine_id, objections = next(active, found[0])
+        return Objection(objections[0].rejection, f"engine {engine_id[:10]}: {objections[0].sentence}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -487,17 +497,25 @@ class Catalog:
         """The engine to prewarm a node with: ACTIVE, compatible, and the ordered one. No file is read.
 
         Raises:
-            RejectedError: it is another engine than the ordered one.
-            NoEngineError: none serves the node; it holds the reasons.
+            RejectedError: the ordered engine does not serve the node, or is unknown.
+            NoEngineError: none was ordered, and none serves the node; it holds the reasons.
         """
         selection = self.select(model, node, shapes=shapes)
-        if selection.chosen is None:
-            raise NoEngineError(model, selection)
-        engine = self.find(selection.chosen, model)
-        if expected_digest is not None and engine.manifest.digest != expected_digest:
-            sentence = f"the engine for this node is {engine.manifest.digest}, ordered was {expected_digest}"
-            raise RejectedError(Objection(Rejection.WRONG_DIGEST, sentence))
-        return engine
+        if expected_digest is None:
+            if selection.chosen is None:
+                raise NoEngineError(model, selection)
+            return self.find(selection.chosen, model)
+        chosen = "none" if selection.chosen is None else self.find(selection.chosen, model).manifest.digest
+        ordered = [e for e in self.engines(model) if e.manifest.digest == expected_digest]
+        for engine in ordered[::-1]:
+            objections = selection.objections.get(engine.record.engine_id)
+            if objections is None:
+                return engine
+            # That another one was promoted meanwhile is no fault of the ordered engine.
+            if selection.chosen is None or objections[0].rejection is not Rejection.NOT_ACTIVE:
+                raise RejectedError(objections[0])
+        sentence = f"the engine for this node is {chosen}, ordered was {expected_digest}"
+        raise RejectedError(Objection(Rejection.WRONG_DIGEST, sentence))
 
     def _require_sound(self, model: str, record: EngineRecord, nodes: Sequence[Node] = ()) -> None:
         manifest = self._manifest(model, record)

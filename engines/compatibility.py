@@ -28,6 +28,7 @@ class Stage(StrEnum):
 class Rejection(StrEnum):
     """Why an engine does not serve a node."""
 
+    NO_ENGINE = "NO_ENGINE"  # the catalogue has none of the model
     NOT_ACTIVE = "NOT_ACTIVE"  # its state is not ACTIVE
     GATE_NOT_PASSED = "GATE_NOT_PASSED"  # its newest accuracy verdict is not a pass
     WRONG_DIGEST = "WRONG_DIGEST"  # it is another engine than the one that was asked for
@@ -59,7 +60,42 @@ class Rejection(StrEnum):
         """The earliest stage that can know it."""
         return _STAGES.get(self, Stage.MANIFEST)
 
+    @property
+    def remedy(self) -> str:
+        """What the operator can do about it."""
+        return _REMEDIES[self]
 
+
+_REBUILD = "build it again with what the node has"
+_RESTORE = "restore the file, or build the engine again"
+_ROLL_BACK = "roll back, and validate it behind Triton"
+_REMEDIES = {
+    Rejection.NO_ENGINE: "build, validate and promote one",
+    Rejection.NOT_ACTIVE: "promote it, or roll back to it",
+    Rejection.GATE_NOT_PASSED: "roll back, or validate it again",
+    Rejection.WRONG_DIGEST: "order the engine that is ACTIVE, or promote the ordered one",
+    Rejection.UNSIGNED: "publish it again with a signing key",
+    Rejection.BAD_SIGNATURE: "publish it again signed by a trusted key, or trust the key that signed it",
+    Rejection.NO_GPU: "serve it on a node with a GPU, or build one for CPUs",
+    Rejection.WRONG_COMPUTE_CAPABILITY: "build it for the node's compute capability",
+    Rejection.WRONG_GPU_MODEL: "build it on the node's GPU model, or with hardware compatibility",
+    Rejection.RUNTIME_ABSENT: "build it for a runtime that the node has, or state the node's runtime",
+    Rejection.RUNTIME_UNKNOWN: "state the exact version",
+    Rejection.TRITON_CONTRADICTED: "correct the one that is wrong",
+    Rejection.WRONG_TENSORRT_MAJOR: _REBUILD,
+    Rejection.WRONG_RUNTIME_VERSION: _REBUILD,
+    Rejection.HOST_CODE_NOT_ALLOWED: "start Triton with --backend-config=tensorrt,version-compatible=true, or build it "
+    "without version compatibility",
+    Rejection.MISSING_PROFILE_SHAPE: "ask for smaller shapes, or build it with a profile that holds them",
+    Rejection.FILE_MISSING: _RESTORE,
+    Rejection.TRUNCATED: _RESTORE,
+    Rejection.WRONG_SIZE: _RESTORE,
+    Rejection.CORRUPTED: _RESTORE,
+    Rejection.LOAD_REFUSED: "build it again with the runtime that serves it",
+    Rejection.MISSING_OUTPUT: _ROLL_BACK,
+    Rejection.WRONG_OUTPUT_SHAPE: _ROLL_BACK,
+    Rejection.NAN_OUTPUT: _ROLL_BACK,
+}
 _STAGES = {
     Rejection.FILE_MISSING: Stage.FILE,
     Rejection.TRUNCATED: Stage.FILE,
@@ -78,6 +114,10 @@ class Objection:
 
     rejection: Rejection
     sentence: str
+
+    def __str__(self) -> str:
+        """Reason, what was found, and the remedy, as an operator reads it."""
+        return f"{self.rejection}: {self.sentence}; {self.rejection.remedy}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,8 +69,14 @@ class ServedModel:
     version: int
     digest: str
     options: ServingOptions
+    size_bytes: int
     inputs: tuple[TensorSpec, ...] = field(default=())
     outputs: tuple[TensorSpec, ...] = field(default=())
+
+    @property
+    def engine_path(self) -> Path:
+        """The engine file that Triton loads."""
+        return self.repository / self.name / str(self.version) / "model.onnx"
 
 
 def engine_digest(path: Path) -> str:
@@ -128,7 +134,8 @@ def build_repository(
     # Everything that changes what is served, the serving code included, changes the folder.
     identity = json.dumps([digest, name, version, asdict(options), engine_digest(_MODEL_CODE)])
     target = root.resolve() / hashlib.sha256(identity.encode()).hexdigest()[:16]
-    model = ServedModel(target, name, version, digest, options, inputs, outputs)
+    size_bytes = engine.stat().st_size
+    model = ServedModel(target, name, version, digest, options, size_bytes, inputs, outputs)
     if not target.exists():
         fresh = target.with_name(f".{target.name}.{os.getpid()}")
         shutil.rmtree(fresh, ignore_errors=True)

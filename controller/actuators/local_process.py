@@ -10,6 +10,8 @@ counts nor touches, and the folder's lock keeps a second owner out. Called by th
 A workload's `target` says what to serve, all of it optional:
 
     engine                                  path of an ONNX file; without it, the built-in recommender
+    catalog_model                           or: model of the catalogue, whose ACTIVE engine for this machine is served
+    shapes                                  with it: input shapes that must be served, tokens=8x32, batch first
     batch_size_max, queue_delay_us, simulated_device_time_ms, simulated_device_time_ms_per_request
                                             as in `engines.triton_repository.ServingOptions`
 """
@@ -20,12 +22,13 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Self
 
-from controller.actuators.triton import WarmFailure, WarmStage, WarmTarget, is_serving, verify_warm
+from controller.actuators.local_engines import EngineRefusedError, LocalEngines, check_served, trusted_keys
+from controller.actuators.triton import WarmStage, WarmTarget, is_serving, verify_warm
 from controller.adapters.clock import SystemClock
 from controller.adapters.demand import Departure, ReplicaMetrics
 from controller.adapters.embedded.folder import DataFolder, FolderLock
@@ -40,8 +43,8 @@ from controller.adapters.triton_metrics import TritonScraper
 from controller.core.types import Replica, Stage, Workload
 from controller.ports import Clock, NotFoundError, PoolView, PortError, StaleFenceError, UnavailableError
 from controller.settings import Settings
-from engines.onnx_examples import write_two_tower
-from engines.triton_repository import ServedModel, ServingOptions, build_repository
+from engines.errors import EngineError
+from engines.triton_repository import ServedModel
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +60,6 @@ _DEPARTURES_MAX = 1000  # that nobody has asked for
 _HEALTH_TIMEOUT_S = 2.0
 # In a row: one late answer on a busy machine is no reason to give a warm replica up.
 _HEALTH_FAILURES_MAX = 3
-_BUILT_IN_SEED = 7
 
 
 class OrderError(PortError):
@@ -117,12 +119,15 @@ class LocalProcessActuator:
         drain_s: int = 10,
         health_period_s: float = 2.0,
         model_folders: Sequence[Path] | None = None,
+        catalog: str = "",
+        trusted_keys: Sequence[Path] = (),
         environment: Callable[[], TritonEnvironment] = TritonEnvironment.find,
     ) -> None:
         self._folder, self._clock, self._wall = folder, clock, SystemClock()
         self._replica_limit, self._provisioning_delay_s = replica_limit, provisioning_delay_s
         self._drain_s, self._health_period_s = drain_s, health_period_s
-        self._model_folders = model_folders
+        self._engines = LocalEngines(folder.resolve(), model_folders, catalog, trusted_keys)
+        self._refusals: dict[str, str] = {}  # why the newest order of a workload was not accepted
         self._find_environment = environment
         self._environment: TritonEnvironment | None = None
         self._lock: FolderLock | None = None
@@ -147,6 +152,8 @@ class LocalProcessActuator:
             replica_limit=settings.replica_limit,
             provisioning_delay_s=settings.provisioning_delay_s,
             model_folders=settings.model_folders,
+            catalog=settings.engine_catalog,
+            trusted_keys=trusted_keys(settings.engine_trusted_keys),
         )
 
     async def observe(self, workloads: Sequence[Workload]) -> Mapping[str, PoolView]:
@@ -158,6 +165,7 @@ class LocalProcessActuator:
         return PoolView(
             desired_replicas=self._desired.get(workload, 0),
             replicas=tuple(running.view() for running in self._pools.get(workload, ())),
+            shortfall=self._refusals.get(workload),
         )
 
     def baselines(self) -> Mapping[str, ReplicaMetrics]:
@@ -180,6 +188,7 @@ class LocalProcessActuator:
         for gone in self._desired.keys() - {w.name for w in workloads}:
             log.info("workload %s is gone; its replicas leave", gone)
             del self._desired[gone]
+            self._refusals.pop(gone, None)
             for running in self._pools.get(gone, ()):
                 if not running.is_leaving:
                     self._begin_end(running)
@@ -196,15 +205,18 @@ class LocalProcessActuator:
         """
         self._check(fence)
         self._check_limit(workload, replicas)
-        served = await self._prepare(workload) if replicas else None
+        # Only for new ones: nothing about the engine may keep replicas from leaving.
+        served = await self._prepare(workload) if replicas > len(self._staying(workload.name)) else None
         # Again: a newer leader, or an order for another workload, may have come while this one waited.
         self._check(fence)
         self._check_limit(workload, replicas)
         self._desired[workload.name] = replicas
         pool = self._pools.setdefault(workload.name, [])
-        staying = [running for running in pool if not running.is_leaving]
+        staying = self._staying(workload.name)
         if served is not None:
             pool += [self._order(workload, served) for _ in range(replicas - len(staying))]
+        else:
+            self._refusals.pop(workload.name, None)  # what was refused is no longer wanted
         # The least useful leave first: failed ones, then the least advanced, then the youngest.
         order = [Stage.FAILED, Stage.ORDERED, Stage.SCHEDULED, Stage.LOADED, Stage.WARMED, Stage.VERIFIED]
         leaving = sorted(staying, key=lambda running: (order.index(running.stage), -running.number))
@@ -272,11 +284,21 @@ class LocalProcessActuator:
                     self._lock = await FolderLock.acquire(folder.path)
                     # We hold the folder, so whatever servers of it left in shared memory is litter.
                     remove_shared_memory(shm_prefix(folder.path))
-            return await asyncio.to_thread(_build, workload, self._folder.resolve(), self._model_folders)
+            assert self._environment is not None
+            version = self._environment.onnxruntime
+            served = await asyncio.to_thread(self._engines.prepare, workload, version)
         except EmbeddedError as error:
             raise UnavailableError(str(error)) from error
-        except (ValueError, OSError) as error:
+        except EngineRefusedError as error:
+            self._refusals[workload.name] = str(error)
             raise OrderError(f"workload {workload.name}: {error}") from error
+        except (ValueError, OSError, EngineError) as error:
+            raise OrderError(f"workload {workload.name}: {error}") from error
+        self._refusals.pop(workload.name, None)
+        return served
+
+    def _staying(self, workload: str) -> list[_Running]:
+        return [running for running in self._pools.get(workload, ()) if not running.is_leaving]
 
     def _order(self, workload: Workload, served: ServedModel) -> _Running:
         now, number = self._clock.now(), next(self._numbers)
@@ -330,6 +352,10 @@ class LocalProcessActuator:
     async def _start(self, running: _Running, began_s: float) -> None:
         assert self._environment is not None
         assert self._lock is not None
+        if (objection := await asyncio.to_thread(check_served, running.served)) is not None:
+            log.error("replica %s: %s", running.id, objection)
+            self._reach(running, Stage.FAILED, str(objection))
+            return
         _prune_logs(self._folder / "logs")
         running.server = await TritonServer.start(
             self._environment,
@@ -353,11 +379,8 @@ class LocalProcessActuator:
         took = result.stage_s
         running.stage_s["load"] = took.get(WarmStage.SERVER_LIVE, 0.0) + took.get(WarmStage.MODEL_LOADED, 0.0)
         running.stage_s["warmup"] = took.get(WarmStage.ENGINE_VERIFIED, 0.0) + took.get(WarmStage.WARM, 0.0)
-        if result.failure is WarmFailure.WRONG_ENGINE:
-            log.error("replica %s: %s", running.id, result.detail)
-            self._reach(running, Stage.FAILED, result.failure)  # the bare name is what the core looks for
-        elif not result.is_warm:
-            self._reach(running, Stage.FAILED, f"{result.failure}: {result.detail}")
+        if not result.is_warm:
+            self._reach(running, Stage.FAILED, result.reason)
         else:
             self._reach(running, Stage.WARMED)
             running.baseline = await self._baseline(running.server.endpoints.metrics_url)
@@ -450,53 +473,4 @@ def _target(running: _Running) -> WarmTarget:
         # The catalogue's digest if it knows one; the built repository's own otherwise.
         engine_digest=workload.engine_digest or running.served.digest,
         latency_ms_max=workload.slo.latency_ms_p99,
-    )
-
-
-def _model_path(engine: str, folders: Sequence[Path] | None) -> Path:
-    """The file a workload names, links followed; raise ValueError unless it lies in one of the folders.
-
-    Whoever may name a workload would otherwise have the controller read, and serve, any file of its user.
-    """
-    path = Path(engine).expanduser().resolve()
-    if folders is not None and not any(path.is_relative_to(folder) for folder in folders):
-        raise ValueError(
-            f"target: engine {engine} lies outside of the folders for models, {', '.join(map(str, folders))}; "
-            "move it there, or name its folder in FORECREST_MODEL_ROOTS"
-        )
-    return path
-
-
-def _build(workload: Workload, folder: Path, model_folders: Sequence[Path] | None = None) -> ServedModel:
-    """The repository for a workload's target.
-
-    Raises:
-        ValueError: a target this actuator does not know, or a value out of bounds.
-    """
-    target = dict(workload.target)
-    engine = target.pop("engine", None)
-    path = (
-        _model_path(engine, model_folders)
-        if engine
-        else folder / "engines" / f"two_tower_{_BUILT_IN_SEED}.onnx"
-    )
-    if not engine and not path.exists():
-        fresh = path.with_suffix(".new")
-        write_two_tower(fresh, seed=_BUILT_IN_SEED)
-        fresh.replace(path)
-    known = {option.name: option.type for option in fields(ServingOptions)}
-    unknown = target.keys() - known.keys()
-    if unknown:
-        raise ValueError(f"target: {', '.join(sorted(unknown))} is not one of engine, {', '.join(known)}")
-    options = ServingOptions(
-        **{name: int(value) if known[name] is int else float(value) for name, value in target.items()}  # type: ignore[arg-type]
-    )
-    if not workload.model_version.isdecimal():
-        raise ValueError(f"model_version: Triton's versions are numbers, got {workload.model_version!r}")
-    return build_repository(
-        folder / "repositories",
-        path,
-        name=workload.model_name,
-        version=int(workload.model_version),
-        options=options,
     )

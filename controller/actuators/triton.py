@@ -24,6 +24,7 @@ from controller.ports import Clock
 DIGEST_PARAMETER = "engine_digest"
 _POLL_S = 0.05
 _CALL_TIMEOUT_S = 5.0
+_ROLL_BACK = "; roll back to the engine before it, and validate this one on real inputs"
 
 
 class WarmStage(StrEnum):
@@ -44,7 +45,9 @@ class WarmFailure(StrEnum):
     WRONG_VERSION = "WRONG_VERSION"  # loaded, but not the expected version
     WRONG_ENGINE = "WRONG_ENGINE"  # loaded, but another engine's digest, or none at all
     WARMUP_FAILED = "WARMUP_FAILED"  # a probe inference was refused
-    WARMUP_INVALID_OUTPUT = "WARMUP_INVALID_OUTPUT"  # a probe's output is missing, misshapen or not finite
+    MISSING_OUTPUT = "MISSING_OUTPUT"  # a probe's output is absent or empty
+    WRONG_OUTPUT_SHAPE = "WRONG_OUTPUT_SHAPE"
+    NAN_OUTPUT = "NAN_OUTPUT"  # a probe's output has values that are not finite
     WARMUP_SLOW = "WARMUP_SLOW"  # probes answer, but not within the SLO
 
 
@@ -81,6 +84,11 @@ class WarmResult:
     detail: str
     stage_s: Mapping[WarmStage, float] = field(default_factory=dict[WarmStage, float])
     probe_latencies_ms: tuple[float, ...] = ()
+
+    @property
+    def reason(self) -> str:
+        """Why it is not warm: the failure's name, which the core looks for, what was found, and the remedy."""
+        return f"{self.failure}: {self.detail}"
 
     @property
     def is_warm(self) -> bool:
@@ -207,7 +215,8 @@ class _Verification:
         if found != expected:
             raise _NotWarmError(
                 WarmFailure.WRONG_ENGINE,
-                f"model {self._target.model_name} runs engine {found or 'of unknown digest'}, expected {expected}",
+                f"model {self._target.model_name} runs engine {found or 'of unknown digest'}, expected {expected}; "
+                f"publish the ordered engine, with its digest as parameter {DIGEST_PARAMETER}, or order what runs",
             )
 
     async def _config(self) -> Any:  # noqa: ANN401 - a protobuf message of the untyped client library
@@ -226,9 +235,7 @@ class _Verification:
             latency_ms = (self._clock.monotonic() - began_s) * 1000
             self._latencies_ms.append(latency_ms)
             for tensor in config.output:
-                problem = _output_problem(tensor, result.as_numpy(tensor.name), config.max_batch_size > 0)
-                if problem:
-                    raise _NotWarmError(WarmFailure.WARMUP_INVALID_OUTPUT, f"output {tensor.name}: {problem}")
+                _check_output(tensor, result.as_numpy(tensor.name), config.max_batch_size > 0)
             in_a_row = in_a_row + 1 if latency_ms <= target.latency_ms_max else 0
             if number >= target.probe_count_min and in_a_row >= target.within_slo_count:
                 return
@@ -288,15 +295,19 @@ def _datatype(tensor: Any) -> str:  # noqa: ANN401 - as above
     return "BYTES" if short == "STRING" else short
 
 
-def _output_problem(tensor: Any, value: NDArray[Any] | None, batched: bool) -> str | None:  # noqa: ANN401 - as above
+def _check_output(tensor: Any, value: NDArray[Any] | None, batched: bool) -> None:  # noqa: ANN401 - as above
     # Triton's python backend under numpy 2 replies without an error and without data.
     if value is None or value.size == 0:
-        return "is empty"
+        raise _NotWarmError(
+            WarmFailure.MISSING_OUTPUT, f"output {tensor.name} is absent or empty{_ROLL_BACK}"
+        )
     expected = [1] * batched + list(tensor.dims)
     if len(expected) != value.ndim or any(
         want not in (-1, have) for want, have in zip(expected, value.shape, strict=True)
     ):
-        return f"has shape {list(value.shape)}, the model declares {expected}"
+        problem = f"output {tensor.name} has shape {list(value.shape)}, the model declares {expected}"
+        raise _NotWarmError(WarmFailure.WRONG_OUTPUT_SHAPE, problem + _ROLL_BACK)
     if value.dtype.kind == "f" and not np.isfinite(value).all():
-        return "has values that are not finite"
-    return None
+        count = int((~np.isfinite(value)).sum())
+        problem = f"output {tensor.name} has {count} values that are not finite"
+        raise _NotWarmError(WarmFailure.NAN_OUTPUT, problem + _ROLL_BACK)

@@ -7,8 +7,46 @@ RETIRED together.
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Final
 
 from controller.core.types import CapacityProfile, Precision, Slo
+
+# The word that a replica's failure, or a refused order, begins with when the engine itself is at fault: a fresh
+# replica would fail in the same way, so a person has to act. docs/engines.md says what each means.
+ENGINE_FAULTS: Final = frozenset(
+    {
+        "WRONG_ENGINE",  # Triton reports another digest than the ordered one
+        "NO_ENGINE",
+        "NOT_ACTIVE",
+        "GATE_NOT_PASSED",
+        "WRONG_DIGEST",
+        "UNSIGNED",
+        "BAD_SIGNATURE",
+        "NO_GPU",
+        "WRONG_COMPUTE_CAPABILITY",
+        "WRONG_GPU_MODEL",
+        "RUNTIME_ABSENT",
+        "RUNTIME_UNKNOWN",
+        "TRITON_CONTRADICTED",
+        "WRONG_TENSORRT_MAJOR",
+        "WRONG_RUNTIME_VERSION",
+        "HOST_CODE_NOT_ALLOWED",
+        "MISSING_PROFILE_SHAPE",
+        "FILE_MISSING",
+        "TRUNCATED",
+        "WRONG_SIZE",
+        "CORRUPTED",
+        "LOAD_REFUSED",
+        "MISSING_OUTPUT",
+        "WRONG_OUTPUT_SHAPE",
+        "NAN_OUTPUT",
+    }
+)
+
+
+def is_engine_fault(reason: str | None) -> bool:
+    """Whether a failure, such as "TRUNCATED: model.onnx has 3 bytes of 9; restore it", is the engine's own."""
+    return reason is not None and reason.partition(":")[0] in ENGINE_FAULTS
 
 
 class EngineKind(StrEnum):

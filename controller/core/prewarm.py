@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from controller.core.engines import is_engine_fault
 from controller.core.leadtime import STAGES, LeadTime
 from controller.core.types import (
     STAGE_ORDER,
@@ -33,7 +34,6 @@ _STAGES_LEFT: dict[Stage, tuple[frozenset[str], frozenset[str]]] = {
 }
 # What is not warm yet is never due now: it still has to be seen.
 _DUE_MIN_S = 1.0
-WRONG_ENGINE = "WRONG_ENGINE"
 # Pause after a round of replacing broken replicas; doubles with each round after which none became warm.
 REPLACE_PAUSE = timedelta(seconds=30)
 REPLACE_PAUSE_MAX = timedelta(minutes=10)
@@ -245,7 +245,7 @@ def broken_replicas(
     broken: list[tuple[Replica, AlarmKind, str]] = []
     for r in replicas:
         if r.stage is Stage.FAILED:
-            kind = AlarmKind.WRONG_ENGINE if r.failure == WRONG_ENGINE else AlarmKind.ORDER_STUCK
+            kind = AlarmKind.WRONG_ENGINE if is_engine_fault(r.failure) else AlarmKind.ORDER_STUCK
             broken.append((r, kind, f"Replica {r.id} failed: {r.failure or 'no reason given'}."))
         elif r.in_flight and now - r.ordered_at > policy.order_timeout:
             age_s = (now - r.ordered_at).total_seconds()

@@ -19,6 +19,7 @@ from controller.core import reasons
 from controller.core.arbitration import Arbitration, arbitrate, capped
 from controller.core.behavior import pace
 from controller.core.capacity import CapacityCurve, curve, mixed_curve
+from controller.core.engines import is_engine_fault
 from controller.core.planner import (
     base_moved,
     build_plan,
@@ -716,7 +717,9 @@ def _alarms(p: Proposal, v: Verdict, broken: Sequence[tuple[Replica, AlarmKind, 
     short = p.arbitration.replicas > v.desired
     if binding is not None and binding.source is Source.QUOTA and short and not told:
         alarms.append(Alarm(AlarmKind.QUOTA_SHORT, name, "", f"{name}: {binding.sentence}."))
-    if p.inp.shortfall is not None and not told:
+    if is_engine_fault(p.inp.shortfall):
+        alarms.append(Alarm(AlarmKind.WRONG_ENGINE, name, "order", f"{name}: {p.inp.shortfall}."))
+    elif p.inp.shortfall is not None and not told:
         alarms.append(Alarm(AlarmKind.QUOTA_SHORT, name, "cluster", f"{name}: {p.inp.shortfall}."))
     return tuple(sorted(alarms, key=lambda a: a.key))
 
@@ -753,6 +756,23 @@ def _next_state(
         replacement_rounds=rounds,
         replaced_at=now if replaced else old.replaced_at,
     )
+
+
+def ticked(state: WorkloadState, at: datetime) -> WorkloadState:
+    """The state after ticks up to ``at`` that left all as it stood: nothing but the time of the last tick moved.
+
+    So a state need not be stored at every tick. Unchanged: ``state`` has seen no tick, or one at ``at`` or later.
+    """
+    if state.last_at is None or state.last_at >= at or not state.needs or state.needs[-1].at != state.last_at:
+        return state
+    return replace(state, last_at=at, needs=(*state.needs[:-1], PastNeed(at, state.needs[-1].replicas)))
+
+
+def stands(before: WorkloadState | None, after: WorkloadState) -> bool:
+    """Whether ``after`` is what ``ticked`` makes of ``before``."""
+    if before is None or after.last_at is None or len(before.needs) != len(after.needs):
+        return False
+    return ticked(before, after.last_at) == after
 
 
 def _acts(p: Proposal, v: Verdict) -> bool:

@@ -1,9 +1,9 @@
 """Lead running pods to warm, and remember what was found: one verification per run of a pod.
 
 Promises: a pod is VERIFIED only by `triton.verify_warm`, and for the run of its containers that was verified: after
-a restart it starts anew. What may heal is tried again with growing pauses; a wrong engine is said by its bare name,
-which the core looks for. At most ``VERIFYING_MAX`` verifications run at once. A verified pod is asked again from
-time to time. Called by the actuator, which tells the pods of every look.
+a restart it starts anew. What may heal is tried again with growing pauses; a failure begins with its name, which the
+core looks for. At most ``VERIFYING_MAX`` verifications run at once. A verified pod is asked again from time to time.
+Called by the actuator, which tells the pods of every look.
 """
 
 import asyncio
@@ -141,11 +141,9 @@ class Verifier:
         elif result.failure is WarmFailure.UNREACHABLE:
             # It may still be starting: the order's time limit says when that is too long.
             self._reach(warmth, Stage.SCHEDULED, None)
-        elif result.failure is WarmFailure.WRONG_ENGINE:
-            log.error("pod %s: %s", pod.name, result.detail)
-            self._reach(warmth, Stage.FAILED, str(result.failure))
         else:
-            self._reach(warmth, Stage.FAILED, f"{result.failure}: {result.detail}")
+            log.error("pod %s: %s", pod.name, result.reason)
+            self._reach(warmth, Stage.FAILED, result.reason)
 
     def _reach(self, warmth: Warmth, stage: Stage, failure: str | None) -> None:
         if (warmth.stage, warmth.failure) != (stage, failure) or warmth.stage_at is None:

@@ -72,6 +72,7 @@ class TritonEnvironment:
     backend: Path
     stub: Path
     variables: Mapping[str, str]
+    onnxruntime: str  # release that models run in
 
     @classmethod
     def find(cls, python: Path | None = None) -> Self:
@@ -122,6 +123,7 @@ class TritonEnvironment:
                 "OPENBLAS_NUM_THREADS": "1",
                 "PYTHONDONTWRITEBYTECODE": "1",
             },
+            onnxruntime=facts["onnxruntime"],
         )
 
     def backend_directory(self, folder: Path) -> Path:

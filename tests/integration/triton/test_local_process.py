@@ -234,15 +234,16 @@ async def test_a_replica_that_hangs_is_given_up_and_ended(tmp_path: Path, starte
     assert [] == started_processes()
 
 
-async def test_a_digest_the_catalogue_does_not_expect_is_the_wrong_engine(
-    actuator: LocalProcessActuator,
+async def test_another_digest_than_the_ordered_one_is_refused_before_anything_starts(
+    actuator: LocalProcessActuator, started_processes: Started
 ) -> None:
-    await actuator.scale(workload(engine_digest="sha256:" + "0" * 64), 1, fence=1)
+    with pytest.raises(OrderError, match=r"workload shop: WRONG_DIGEST: two_tower_7\.onnx is sha256:"):
+        await actuator.scale(workload(engine_digest="sha256:" + "0" * 64), 1, fence=1)
 
-    (failed,) = await until(actuator, lambda replicas: replicas[0].stage is Stage.FAILED)
-
-    assert failed.failure == "WRONG_ENGINE"
-    assert failed.stage_s["load"] > 0
+    view = actuator.view("shop")
+    assert (0, ()) == (view.desired_replicas, view.replicas)
+    assert (view.shortfall or "").startswith("WRONG_DIGEST: ")
+    assert [] == started_processes()
 
 
 async def test_a_replica_too_slow_for_its_slo_fails_with_the_figures(actuator: LocalProcessActuator) -> None:
@@ -259,10 +260,18 @@ async def test_a_replica_too_slow_for_its_slo_fails_with_the_figures(actuator: L
     [
         ({}, 5, "replicas: 5 of shop beside 0 others is outside 0 to 4; lower it or raise"),
         ({}, -1, "replicas: -1 of shop"),
-        ({"target": {"colour": "red"}}, 1, "target: colour is not one of engine, batch_size_max"),
+        (
+            {"target": {"colour": "red"}},
+            1,
+            "target: colour is not one of engine, catalog_model, shapes, batch_size_max",
+        ),
         ({"target": {"batch_size_max": "many"}}, 1, "invalid literal for int"),
         ({"target": {"batch_size_max": "0"}}, 1, "batch_size_max: must be from 1 to 4096"),
         ({"target": {"engine": "/nowhere/x.onnx"}}, 1, "engine: /nowhere/x.onnx is not a readable"),
+        ({"target": {"engine": "x", "catalog_model": "y"}}, 1, "engine and catalog_model exclude each other"),
+        ({"target": {"catalog_model": "y"}}, 1, "set FORECREST_ENGINE_CATALOG"),
+        ({"target": {"shapes": "x=1x2"}}, 1, "add catalog_model"),
+        ({"target": {"catalog_model": "y", "shapes": "x=1xa"}}, 1, "shapes 'x=1xa' is none"),
         ({"model_version": "latest"}, 1, "model_version: Triton's versions are numbers"),
     ],
 )

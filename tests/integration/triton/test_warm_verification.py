@@ -176,22 +176,26 @@ async def test_probes_slower_than_the_slo_do_not_count_as_warm(
 
 
 @pytest.mark.parametrize(
-    ("tensor", "problem"),
+    ("tensor", "failure", "problem"),
     [
-        ("np.full((1, 2), np.nan, 'f')", "not finite"),
-        ("np.zeros((1, 0), 'f')", "is empty"),
-        ("np.zeros((1, 3), 'f')", r"has shape \[1, 3\], the model declares \[1, 2\]"),
+        ("np.full((1, 2), np.nan, 'f')", WarmFailure.NAN_OUTPUT, "2 values that are not finite; roll back"),
+        ("np.zeros((1, 0), 'f')", WarmFailure.MISSING_OUTPUT, "is absent or empty"),
+        (
+            "np.zeros((1, 3), 'f')",
+            WarmFailure.WRONG_OUTPUT_SHAPE,
+            r"has shape \[1, 3\], the model declares \[1, 2\]",
+        ),
     ],
 )
 async def test_an_answer_that_is_not_whole_and_finite_is_not_warm(
-    start_triton: StartTriton, broken_model: BrokenModel, tensor: str, problem: str
+    start_triton: StartTriton, broken_model: BrokenModel, tensor: str, failure: WarmFailure, problem: str
 ) -> None:
     body = f"return [pb.InferenceResponse([pb.Tensor('y', {tensor})]) for _ in requests]"
     server = await start_triton(broken_model(body))
 
     result = await verify_warm(server.endpoints.grpc, BROKEN, clock=SystemClock())
 
-    assert result.failure is WarmFailure.WARMUP_INVALID_OUTPUT
+    assert result.failure is failure
     assert re.search(problem, result.detail)
 
 

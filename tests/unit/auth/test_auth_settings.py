@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from controller.actuators.local_process import _model_path
+from controller.actuators.local_engines import model_path
 from controller.bootstrap import api_limits, security_files
 from controller.settings import Settings
 
@@ -97,8 +97,8 @@ def test_a_model_file_outside_of_its_folders_is_refused_however_it_is_written(tm
         (folder / "m.onnx").write_text("x")
     (inside / "link.onnx").symlink_to(outside / "m.onnx")
 
-    assert inside / "m.onnx" == _model_path(str(inside / "m.onnx"), (inside,))
-    assert outside / "m.onnx" == _model_path(str(outside / "m.onnx"), None)
+    assert inside / "m.onnx" == model_path(str(inside / "m.onnx"), (inside,))
+    assert outside / "m.onnx" == model_path(str(outside / "m.onnx"), None)
     for path in (
         outside / "m.onnx",
         inside / "link.onnx",
@@ -108,4 +108,4 @@ def test_a_model_file_outside_of_its_folders_is_refused_however_it_is_written(tm
         Path("~/m.onnx"),
     ):
         with pytest.raises(ValueError, match="FORECREST_MODEL_ROOTS"):
-            _model_path(str(path), (inside,))
+            model_path(str(path), (inside,))

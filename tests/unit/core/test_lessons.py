@@ -335,6 +335,16 @@ def test_a_wrong_engine_is_named_replaced_and_never_counted_as_warm() -> None:
     assert [e.replica_id for e in effects if isinstance(e, ReplaceReplica)] == ["r9"]
 
 
+def test_an_engine_that_is_refused_before_its_order_is_an_alarm_with_the_reason() -> None:
+    refused = "TRUNCATED: model.onnx has 3 bytes of 9; restore the file, or build the engine again"
+    for shortfall, kind in ((refused, AlarmKind.WRONG_ENGINE), ("no GPU is free", AlarmKind.QUOTA_SHORT)):
+        inp = given(qps=50.0, replicas=replicas(1), observed_desired=1, shortfall=shortfall)
+        _, effects = on_tick(FleetState(), TickInput(START, (inp,)))
+
+        (alarm,) = [e.alarm for e in effects if isinstance(e, RaiseAlarm)]
+        assert (kind, f"toy: {shortfall}.") == (alarm.kind, alarm.sentence)
+
+
 def test_one_stuck_order_is_reported_and_blocks_nobody() -> None:
     stuck = Replica("r9", Stage.SCHEDULED, START - minutes(20), START - minutes(20))
     inp = given(qps=950.0, replicas=(*replicas(4), stuck), observed_desired=5)

@@ -10,7 +10,6 @@ from controller.core.leadtime import LeadTime
 from controller.core.prewarm import (
     REPLACE_PAUSE,
     REPLACE_PAUSE_MAX,
-    WRONG_ENGINE,
     broken_replicas,
     contract_alarms,
     expected_warm_at,
@@ -312,7 +311,7 @@ def test_a_shortfall_known_at_plan_time_stands_as_an_alarm_until_the_end() -> No
 def test_failed_and_stuck_replicas_are_broken_and_said_why() -> None:
     old, young = START - minutes(16), START - minutes(14)
     seen = [
-        Replica("r3", Stage.FAILED, START, START, failure=WRONG_ENGINE),
+        Replica("r3", Stage.FAILED, START, START, failure="WRONG_ENGINE: another digest"),
         Replica("r2", Stage.FAILED, START, START),
         Replica("r1", Stage.LOADED, old, START),
         Replica("r0", Stage.LOADED, young, START),
@@ -323,7 +322,7 @@ def test_failed_and_stuck_replicas_are_broken_and_said_why() -> None:
     assert [(r.id, kind, sentence) for r, kind, sentence in broken_replicas(seen, Policy(), START)] == [
         ("r1", AlarmKind.ORDER_STUCK, "Replica r1 has been LOADED for 960 s since its order."),
         ("r2", AlarmKind.ORDER_STUCK, "Replica r2 failed: no reason given."),
-        ("r3", AlarmKind.WRONG_ENGINE, "Replica r3 failed: WRONG_ENGINE."),
+        ("r3", AlarmKind.WRONG_ENGINE, "Replica r3 failed: WRONG_ENGINE: another digest."),
     ]
 
 
