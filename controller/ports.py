@@ -38,6 +38,7 @@ from controller.core.types import (
     Workload,
     WorkloadState,
 )
+from controller.notify.types import Backlog, Delivery, DeliveryState, Notification
 
 # The lease whose newest token fences every write of the loop.
 LEADER_LEASE: Final = "leader"
@@ -61,6 +62,18 @@ class NotFoundError(PortError):
 
 class StaleFenceError(PortError):
     """The fencing token is not the newest: this process no longer leads and must stop acting."""
+
+
+class SinkBusyError(UnavailableError):
+    """A sink could not take a notification now; ``after``: how long it asked us to wait, if it did."""
+
+    def __init__(self, message: str, after: timedelta | None = None) -> None:
+        super().__init__(message)
+        self.after = after
+
+
+class SinkRefusedError(PortError):
+    """A sink will never take this notification."""
 
 
 class Clock(Protocol):
@@ -88,6 +101,14 @@ class WorkloadStore(Protocol):
 
     async def known(self, names: Collection[str]) -> set[str]:
         """Which of these exist, at once."""
+        ...
+
+    async def marks(self) -> Mapping[str, str]:
+        """A mark per workload that is another one after every write of it: what a reader may keep, and what not."""
+        ...
+
+    async def many(self, names: Collection[str]) -> Sequence[Workload]:
+        """Those of these that exist, in no order."""
         ...
 
     async def list(self, page: Page | None = None) -> tuple[Sequence[Workload], str]:
@@ -191,6 +212,10 @@ class ForecastStore(Protocol):
         """Id of the newest run by origin, for workloads that have any; far cheaper than reading it."""
         ...
 
+    async def latest_bands(self, workloads: Sequence[str]) -> Mapping[str, ForecastBand]:
+        """Band of the newest run by origin, for workloads that have any, its quantiles packed (`core.rows`)."""
+        ...
+
     async def put_said(self, workload: str, record: bytes) -> None:
         """Replace what near demand remembers of a workload's forecasts (``NearModel.record``)."""
         ...
@@ -231,6 +256,10 @@ class AccuracyStore(Protocol):
         """A workload's standing, or None before the first."""
         ...
 
+    async def standings(self, workloads: Sequence[str]) -> Mapping[str, Standing]:
+        """Standings of workloads that have one."""
+        ...
+
 
 class DecisionStore(Protocol):
     """The ledger: decisions and their outcomes, plans, alarms."""
@@ -239,8 +268,8 @@ class DecisionStore(Protocol):
         """Store decisions; the same id again is a no-op."""
         ...
 
-    async def outcome(self, outcome: Outcome) -> None:
-        """Attach what came of a decision."""
+    async def outcome(self, *outcomes: Outcome) -> None:
+        """Attach what came of decisions, one each."""
         ...
 
     async def get(self, decision_id: str) -> tuple[Decision, Outcome | None]:
@@ -260,8 +289,8 @@ class DecisionStore(Protocol):
         """Newest first unless asked otherwise; a token belongs to one order. The window is half open."""
         ...
 
-    async def save_plan(self, plan: CapacityPlan) -> None:
-        """Store an immutable revision; the same (workload, revision) again is a no-op."""
+    async def save_plan(self, *plans: CapacityPlan) -> None:
+        """Store immutable revisions; the same (workload, revision) again is a no-op."""
         ...
 
     async def plan(self, workload: str, revision: int | None = None) -> CapacityPlan:
@@ -272,12 +301,16 @@ class DecisionStore(Protocol):
 class StateStore(Protocol):
     """Core state per workload, overrides and the global pause."""
 
-    async def load(self) -> Mapping[str, WorkloadState]:
-        """Every stored state, by workload."""
+    async def load(self, workloads: Collection[str] | None = None) -> Mapping[str, WorkloadState]:
+        """Every stored state, or those of these workloads, as the newest tick left them (``core.tick.ticked``)."""
         ...
 
-    async def save(self, states: Mapping[str, WorkloadState]) -> None:
-        """Replace the given states. Call ``UnitOfWork.require_leader`` in the same transaction."""
+    async def save(self, states: Mapping[str, WorkloadState], ticked_at: datetime | None = None) -> None:
+        """Replace the given states. Call ``UnitOfWork.require_leader`` in the same transaction.
+
+        ``ticked_at``: when the tick was; what it left as it stood need not be given. Plans are kept by reference:
+        give them to ``DecisionStore.save_plan`` first.
+        """
         ...
 
     async def keep_contracts(self, contracts: Sequence[tuple[str, Contract]]) -> None:
@@ -318,6 +351,16 @@ class WarmupStore(Protocol):
 
     async def recent(self, workload: str, limit: int = 50) -> Sequence[LeadSample]:
         """Newest first."""
+        ...
+
+    async def append_all(self, starts: Sequence[tuple[str, str, datetime, LeadSample]]) -> None:
+        """Store measured starts, each with the arguments of ``append`` and of another replica."""
+        ...
+
+    async def recent_of(
+        self, workloads: Sequence[str], limit: int = 50
+    ) -> Mapping[str, Sequence[LeadSample]]:
+        """As ``recent``, of workloads that have any."""
         ...
 
 
@@ -379,6 +422,46 @@ class RecordStore(Protocol):
         ...
 
 
+class NotificationStore(Protocol):
+    """The outbox: what is to be told, once per sink, and how far that has come."""
+
+    async def add(self, deliveries: Sequence[Delivery]) -> None:
+        """Store them; the same notification for the same sink again is a no-op, whatever became of the first."""
+        ...
+
+    async def claim(self, sink: str, now: datetime, until: datetime, limit: int) -> Sequence[Delivery]:
+        """Take what is due at ``now`` for a sink, oldest first, each with one attempt more; nobody else before ``until``.
+
+        Call ``UnitOfWork.require_leader`` in the same transaction.
+        """
+        ...
+
+    async def settle(
+        self, claimed: Delivery, state: DeliveryState, now: datetime, *, next_at: datetime | None, error: str
+    ) -> bool:
+        """Say what came of a claim; False, and nothing changes, when it was claimed again since, or is settled."""
+        ...
+
+    async def expire(self, before: datetime, now: datetime, error: str) -> int:
+        """Give up what is older and still pending, claimed or not; return how many."""
+        ...
+
+    async def backlogs(self) -> Mapping[str, Backlog]:
+        """What each sink has not got, by sink."""
+        ...
+
+    async def list(
+        self,
+        *,
+        page: Page | None = None,
+        sink: str | None = None,
+        state: DeliveryState | None = None,
+        workload: str | None = None,
+    ) -> tuple[Sequence[Delivery], str]:
+        """Newest first, then by sink and id."""
+        ...
+
+
 class UnitOfWork(Protocol):
     """One transaction over every store. Leaving without ``commit`` rolls back."""
 
@@ -392,6 +475,7 @@ class UnitOfWork(Protocol):
     warmups: WarmupStore
     records: RecordStore
     engines: EngineStore
+    notifications: NotificationStore
 
     async def __aenter__(self) -> Self:
         """Begin."""
@@ -426,6 +510,7 @@ class Retention:
     parts: timedelta = timedelta(days=2)
     scores: timedelta = timedelta(days=15)
     audit: timedelta = timedelta(days=365)
+    notifications: timedelta = timedelta(days=30)  # since they happened
     idempotency: timedelta = timedelta(days=2)
 
 
@@ -472,8 +557,12 @@ class SignalCache(Protocol):
         """Keep the newest observation; an older ``at`` never replaces a newer one."""
         ...
 
+    async def put_demands(self, demands: Mapping[str, DemandObservation], ttl: timedelta) -> None:
+        """As ``put_demand``, for many workloads at once; an outage amid it may leave a part of them."""
+        ...
+
     async def get_demand(self, workloads: Sequence[str]) -> Mapping[str, DemandObservation]:
-        """Observations that are there, in one round trip."""
+        """Observations that are there, in few round trips."""
         ...
 
     async def put_backlog(
@@ -486,8 +575,8 @@ class SignalCache(Protocol):
         """Sum over unexpired sources, for workloads that have any."""
         ...
 
-    async def publish(self, topic: str, payload: bytes) -> None:
-        """Fan out to watchers of every controller replica; lossy by design."""
+    async def publish(self, topic: str, *payloads: bytes) -> None:
+        """Fan out to watchers of every controller replica, in this order; lossy by design."""
         ...
 
     def subscribe(self, topic: str) -> AsyncGenerator[bytes, None]:
@@ -535,6 +624,18 @@ class Actuator(Protocol):
 
     async def close(self) -> None:
         """Release what it holds; replicas it started end with it only if they cannot outlive it."""
+        ...
+
+
+class NotificationSink(Protocol):
+    """Tells one receiver."""
+
+    async def send(self, notification: Notification, attempt: int) -> None:
+        """Deliver it once; ``attempt`` counts from 1. Raise SinkBusyError to be asked again, SinkRefusedError for never."""
+        ...
+
+    async def close(self) -> None:
+        """Release connections."""
         ...
 
 

@@ -29,6 +29,8 @@ from controller.core.resources import (
     TrafficEvent,
     TrafficSample,
 )
+from controller.core.rows import packed
+from controller.core.tick import ticked
 from controller.core.types import (
     CapacityPlan,
     Contract,
@@ -38,6 +40,7 @@ from controller.core.types import (
     Workload,
     WorkloadState,
 )
+from controller.notify.types import Backlog, Delivery, DeliveryState
 from controller.ports import (
     LEADER_LEASE,
     AccuracyStore,
@@ -47,6 +50,7 @@ from controller.ports import (
     EventStore,
     ForecastStore,
     NotFoundError,
+    NotificationStore,
     RecordStore,
     Retention,
     StaleFenceError,
@@ -83,6 +87,7 @@ class FakeTables:
     outcomes: dict[str, Outcome] = field(default_factory=dict[str, Outcome])
     plans: dict[tuple[str, int], CapacityPlan] = field(default_factory=dict[tuple[str, int], CapacityPlan])
     states: dict[str, WorkloadState] = field(default_factory=dict[str, WorkloadState])
+    ticked: dict[None, datetime] = field(default_factory=dict[None, datetime])
     overrides: dict[tuple[str, str], Override] = field(default_factory=dict[tuple[str, str], Override])
     pause: dict[None, PauseState] = field(default_factory=dict[None, PauseState])
     warmups: dict[tuple[str, str], tuple[datetime, LeadSample]] = field(
@@ -97,6 +102,7 @@ class FakeTables:
     engine_profiles: dict[tuple[str, str], EngineProfile] = field(
         default_factory=dict[tuple[str, str], EngineProfile]
     )
+    notifications: dict[tuple[str, str], Delivery] = field(default_factory=dict[tuple[str, str], Delivery])
 
 
 class _Transaction:
@@ -184,6 +190,7 @@ class FakeStore:
             + _drop(tables.scores, lambda hour: hour.start_at < now - retention.scores)
             + _drop(tables.keys, lambda kept: kept[0] < now - retention.idempotency)
             + _drop(tables.audit, lambda entry: entry.at < now - retention.audit)
+            + _drop(tables.notifications, lambda one: one.notification.at < now - retention.notifications)
         )
         transaction.commit()
         return dropped
@@ -277,6 +284,15 @@ class _Workloads:
 
     async def known(self, names: Collection[str]) -> set[str]:
         return set(names) & (await self._at.read()).workloads.keys()
+
+    async def marks(self) -> Mapping[str, str]:
+        tables = await self._at.read()
+        # One that was deleted and made anew has the generation it had before.
+        return {name: f"{hash(workload)}" for name, workload in tables.workloads.items()}
+
+    async def many(self, names: Collection[str]) -> Sequence[Workload]:
+        tables = await self._at.read()
+        return [tables.workloads[name] for name in names if name in tables.workloads]
 
     async def list(self, page: Page | None = None) -> tuple[Sequence[Workload], str]:
         tables = await self._at.read()
@@ -400,6 +416,12 @@ class _Forecasts:
         found = {name: await self.latest(name) for name in workloads}
         return {name: pair[0].id for name, pair in found.items() if pair is not None}
 
+    async def latest_bands(self, workloads: Sequence[str]) -> Mapping[str, ForecastBand]:
+        found = {name: await self.latest(name) for name in workloads}
+        return {
+            name: replace(pair[1], qps=packed(pair[1].qps)) for name, pair in found.items() if pair is not None
+        }
+
     async def put_said(self, workload: str, record: bytes) -> None:
         (await self._at.write()).said[workload] = record
 
@@ -442,6 +464,10 @@ class _Accuracy:
     async def put_standing(self, standing: Standing) -> None:
         (await self._at.write()).standings[standing.workload] = standing
 
+    async def standings(self, workloads: Sequence[str]) -> Mapping[str, Standing]:
+        kept = (await self._at.read()).standings
+        return {name: kept[name] for name in workloads if name in kept}
+
     async def standing(self, workload: str) -> Standing | None:
         return (await self._at.read()).standings.get(workload)
 
@@ -455,11 +481,12 @@ class _Decisions:
         for decision in decisions:
             tables.decisions.setdefault(decision.id, decision)
 
-    async def outcome(self, outcome: Outcome) -> None:
+    async def outcome(self, *outcomes: Outcome) -> None:
         tables = await self._at.write()
-        earlier = tables.outcomes.get(outcome.decision_id)
-        if earlier is None or earlier.at <= outcome.at:
-            tables.outcomes[outcome.decision_id] = outcome
+        for outcome in outcomes:
+            earlier = tables.outcomes.get(outcome.decision_id)
+            if earlier is None or earlier.at <= outcome.at:
+                tables.outcomes[outcome.decision_id] = outcome
 
     async def get(self, decision_id: str) -> tuple[Decision, Outcome | None]:
         tables = await self._at.read()
@@ -495,8 +522,10 @@ class _Decisions:
         )
         return [(decision, tables.outcomes.get(decision.id)) for decision in listed], token
 
-    async def save_plan(self, plan: CapacityPlan) -> None:
-        (await self._at.write()).plans.setdefault((plan.workload, plan.revision), plan)
+    async def save_plan(self, *plans: CapacityPlan) -> None:
+        kept = (await self._at.write()).plans
+        for plan in plans:
+            kept.setdefault((plan.workload, plan.revision), plan)
 
     async def plan(self, workload: str, revision: int | None = None) -> CapacityPlan:
         tables = await self._at.read()
@@ -515,11 +544,20 @@ class _States:
     def __init__(self, transaction: _Transaction) -> None:
         self._at = transaction
 
-    async def load(self) -> Mapping[str, WorkloadState]:
-        return dict((await self._at.read()).states)
+    async def load(self, workloads: Collection[str] | None = None) -> Mapping[str, WorkloadState]:
+        tables = await self._at.read()
+        at = tables.ticked.get(None)
+        return {
+            name: state if at is None else ticked(state, at)
+            for name, state in tables.states.items()
+            if workloads is None or name in workloads
+        }
 
-    async def save(self, states: Mapping[str, WorkloadState]) -> None:
-        (await self._at.write()).states.update(states)
+    async def save(self, states: Mapping[str, WorkloadState], ticked_at: datetime | None = None) -> None:
+        tables = await self._at.write()
+        tables.states.update(states)
+        if ticked_at is not None:
+            tables.ticked[None] = ticked_at
 
     async def keep_contracts(self, contracts: Sequence[tuple[str, Contract]]) -> None:
         tables = await self._at.write()
@@ -558,6 +596,16 @@ class _Warmups:
 
     async def append(self, workload: str, replica_id: str, at: datetime, sample: LeadSample) -> None:
         (await self._at.write()).warmups[workload, replica_id] = (at, sample)
+
+    async def append_all(self, starts: Sequence[tuple[str, str, datetime, LeadSample]]) -> None:
+        for start in starts:
+            await self.append(*start)
+
+    async def recent_of(
+        self, workloads: Sequence[str], limit: int = 50
+    ) -> Mapping[str, Sequence[LeadSample]]:
+        found = {name: await self.recent(name, limit) for name in workloads}
+        return {name: samples for name, samples in found.items() if samples}
 
     async def recent(self, workload: str, limit: int = 50) -> Sequence[LeadSample]:
         tables = await self._at.read()
@@ -609,6 +657,97 @@ class _Engines:
         tables = await self._at.read()
         found = sorted(tables.engine_profiles.items())
         return [profile for (engine, _), profile in found if engine_ids is None or engine in engine_ids]
+
+
+class _Notifications:
+    def __init__(self, transaction: _Transaction) -> None:
+        self._at = transaction
+
+    async def add(self, deliveries: Sequence[Delivery]) -> None:
+        tables = await self._at.write()
+        for one in deliveries:
+            tables.notifications.setdefault((one.sink, one.notification.id), one)
+
+    async def claim(self, sink: str, now: datetime, until: datetime, limit: int) -> Sequence[Delivery]:
+        tables = await self._at.write()
+        due = [
+            one
+            for one in tables.notifications.values()
+            if one.sink == sink
+            and one.state is DeliveryState.PENDING
+            and (one.next_at is None or one.next_at <= now)
+        ]
+        due.sort(key=lambda one: (one.notification.at, one.notification.id))
+        claimed = [replace(one, attempt_count=one.attempt_count + 1, next_at=until) for one in due[:limit]]
+        tables.notifications.update({(one.sink, one.notification.id): one for one in claimed})
+        return claimed
+
+    async def settle(
+        self, claimed: Delivery, state: DeliveryState, now: datetime, *, next_at: datetime | None, error: str
+    ) -> bool:
+        tables = await self._at.write()
+        key = (claimed.sink, claimed.notification.id)
+        kept = tables.notifications.get(key)
+        if (
+            kept is None
+            or kept.state is not DeliveryState.PENDING
+            or kept.attempt_count != claimed.attempt_count
+        ):
+            return False
+        settled_at = None if state is DeliveryState.PENDING else now
+        tables.notifications[key] = replace(
+            kept, state=state, next_at=next_at, settled_at=settled_at, error=error
+        )
+        return True
+
+    async def expire(self, before: datetime, now: datetime, error: str) -> int:
+        tables = await self._at.write()
+        old = [
+            key
+            for key, one in tables.notifications.items()
+            if one.state is DeliveryState.PENDING and one.notification.at < before
+        ]
+        for key in old:
+            tables.notifications[key] = replace(
+                tables.notifications[key], state=DeliveryState.DEAD, next_at=None, settled_at=now, error=error
+            )
+        return len(old)
+
+    async def backlogs(self) -> Mapping[str, Backlog]:
+        found: dict[str, Backlog] = {}
+        for one in (await self._at.read()).notifications.values():
+            kept = found.get(one.sink, Backlog())
+            if one.state is DeliveryState.PENDING:
+                oldest_at = min(filter(None, (kept.oldest_at, one.notification.at)))
+                found[one.sink] = replace(kept, pending_count=kept.pending_count + 1, oldest_at=oldest_at)
+            elif one.state is DeliveryState.DEAD:
+                found[one.sink] = replace(kept, dead_count=kept.dead_count + 1)
+        return found
+
+    async def list(
+        self,
+        *,
+        page: Page | None = None,
+        sink: str | None = None,
+        state: DeliveryState | None = None,
+        workload: str | None = None,
+    ) -> tuple[Sequence[Delivery], str]:
+        size, key = page_size(page), last_key(page, tuple[datetime, str, str])
+        kept = (await self._at.read()).notifications.values()
+        found = [
+            one
+            for one in kept
+            if sink in {None, one.sink}
+            and state in {None, one.state}
+            and workload in {None, one.notification.workload}
+            and (key is None or _told(one) < key)
+        ]
+        found.sort(key=_told, reverse=True)
+        return cut(found, [_told(one) for one in found], size)
+
+
+def _told(one: Delivery) -> tuple[datetime, str, str]:
+    return one.notification.at, one.sink, one.notification.id
 
 
 class _Records:
@@ -669,6 +808,7 @@ class FakeUnitOfWork:
     warmups: WarmupStore
     records: RecordStore
     engines: EngineStore
+    notifications: NotificationStore
 
     def __init__(self, store: FakeStore) -> None:
         self._store = store
@@ -683,6 +823,7 @@ class FakeUnitOfWork:
         self.warmups = _Warmups(transaction)
         self.records = _Records(transaction)
         self.engines = _Engines(transaction)
+        self.notifications = _Notifications(transaction)
 
     async def __aenter__(self) -> Self:
         """Begin."""

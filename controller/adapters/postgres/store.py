@@ -21,6 +21,7 @@ from controller.adapters.postgres.ledger import (
     PostgresWarmupStore,
 )
 from controller.adapters.postgres.migrate import refuse_revision
+from controller.adapters.postgres.notifications import PostgresNotificationStore
 from controller.adapters.postgres.partitions import DECISIONS, TRAFFIC, Partitions
 from controller.adapters.postgres.resources import (
     PostgresEventStore,
@@ -35,6 +36,7 @@ from controller.ports import (
     EngineStore,
     EventStore,
     ForecastStore,
+    NotificationStore,
     RecordStore,
     Retention,
     StaleFenceError,
@@ -113,6 +115,7 @@ class PostgresStore:
             (_OLD_SAID, now - retention.forecasts),
             (_OLD_KEYS, now - retention.idempotency),
             (_OLD_AUDIT, now - retention.audit),
+            (_OLD_NOTIFICATIONS, now - retention.notifications),
         ):
             dropped += await self._delete_in_batches(statement, before)
         return dropped
@@ -151,6 +154,7 @@ class PostgresUnitOfWork:
     warmups: WarmupStore
     records: RecordStore
     engines: EngineStore
+    notifications: NotificationStore
 
     def __init__(
         self, open_session: Callable[[], Awaitable[Session]], partitions: Partitions, *, fence_s: float
@@ -172,6 +176,7 @@ class PostgresUnitOfWork:
         self.warmups = PostgresWarmupStore(session)
         self.records = PostgresRecordStore(session)
         self.engines = PostgresEngineStore(session)
+        self.notifications = PostgresNotificationStore(session)
         return self
 
     async def __aexit__(
@@ -211,6 +216,7 @@ _OLD_OVERRIDES = _old("overrides", "workload, id", "expires_at < :before")
 _OLD_CONTRACTS = _old("contracts", "workload, occurrence_id", "end_at < :before")
 _OLD_KEYS = _old("idempotency_keys", "key", "created_at < :before")
 _OLD_AUDIT = _old("audit_log", "id", "at < :before")
+_OLD_NOTIFICATIONS = _old("notifications", "sink, id", "at < :before")
 # The newest plan and forecast of a workload stay, however old: they are what is in force.
 _OLD_PLANS = _old(
     "capacity_plans",

@@ -21,6 +21,7 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     func,
+    text,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 
@@ -200,6 +201,15 @@ overrides = Table(
     "overrides", metadata, _key("workload"), _key("id"), _at("expires_at"), _body(), _written_at()
 )
 
+# When the newest tick was: a state that it left as it stood is not written again.
+ticks = Table(
+    "ticks",
+    metadata,
+    Column("singleton", Boolean, primary_key=True, server_default="true"),
+    _at(),
+    CheckConstraint("singleton", name="singleton"),
+)
+
 pause = Table(
     "pause",
     metadata,
@@ -243,6 +253,23 @@ leases = Table(
     # Makes the token part of a key: a fence locks FOR KEY SHARE, which a new leader waits for and a
     # renewal (which leaves the token alone) does not.
     UniqueConstraint("name", "token"),
+)
+
+notifications = Table(
+    "notifications",
+    metadata,
+    _key("sink"),
+    _key("id"),
+    _at(),
+    _text("workload"),
+    _text("state"),
+    Column("attempt_count", Integer, nullable=False, server_default="0"),
+    Column("next_at", _AT),
+    Column("settled_at", _AT),
+    Column("error", Text, nullable=False, server_default=""),
+    _body(),
+    Index(None, "at", "sink", "id"),
+    Index("ix_notifications_due", "sink", "next_at", postgresql_where=text("state = 'PENDING'")),
 )
 
 audit_log = Table(

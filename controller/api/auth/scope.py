@@ -35,6 +35,7 @@ from controller.core.types import (
     Workload,
     WorkloadState,
 )
+from controller.notify.types import Backlog, Delivery, DeliveryState
 from controller.ports import (
     AccuracyStore,
     Clock,
@@ -43,6 +44,7 @@ from controller.ports import (
     EventStore,
     ForecastStore,
     NotFoundError,
+    NotificationStore,
     RecordStore,
     Retention,
     StateStore,
@@ -159,6 +161,13 @@ class _Workloads:
     async def known(self, names: Collection[str]) -> set[str]:
         return {name for name in await self._inner.known(names) if await self._sight.sees(name)}
 
+    async def marks(self) -> Mapping[str, str]:
+        marks = await self._inner.marks()
+        return {name: mark for name, mark in marks.items() if await self._sight.sees(name)}
+
+    async def many(self, names: Collection[str]) -> Sequence[Workload]:
+        return [found for found in await self._inner.many(names) if self._sight.learn(found)]
+
     async def list(self, page: Page | None = None) -> tuple[Sequence[Workload], str]:
         async def visible(workload: Workload) -> bool:
             return self._sight.learn(workload)
@@ -265,6 +274,9 @@ class _Forecasts:
     async def newest(self, workloads: Sequence[str]) -> Mapping[str, str]:
         return await self._inner.newest([name for name in workloads if await self._sight.sees(name)])
 
+    async def latest_bands(self, workloads: Sequence[str]) -> Mapping[str, ForecastBand]:
+        return await self._inner.latest_bands([name for name in workloads if await self._sight.sees(name)])
+
     async def put_said(self, workload: str, record: bytes) -> None:
         self._sight.who.require_fleet("storing forecasts")
         await self._inner.put_said(workload, record)
@@ -301,6 +313,9 @@ class _Accuracy:
         self._sight.who.require_fleet("storing scores")
         await self._inner.put_standing(standing)
 
+    async def standings(self, workloads: Sequence[str]) -> Mapping[str, Standing]:
+        return await self._inner.standings([name for name in workloads if await self._sight.sees(name)])
+
     async def standing(self, workload: str) -> Standing | None:
         return await self._inner.standing(workload) if await self._sight.sees(workload) else None
 
@@ -313,9 +328,9 @@ class _Decisions:
         self._sight.who.require_fleet("recording decisions")
         await self._inner.append(decisions)
 
-    async def outcome(self, outcome: Outcome) -> None:
+    async def outcome(self, *outcomes: Outcome) -> None:
         self._sight.who.require_fleet("recording outcomes")
-        await self._inner.outcome(outcome)
+        await self._inner.outcome(*outcomes)
 
     async def get(self, decision_id: str) -> tuple[Decision, Outcome | None]:
         found = await self._inner.get(decision_id)
@@ -337,9 +352,9 @@ class _Decisions:
 
         return await self._sight.fill(page, read, visible)
 
-    async def save_plan(self, plan: CapacityPlan) -> None:
+    async def save_plan(self, *plans: CapacityPlan) -> None:
         self._sight.who.require_fleet("storing plans")
-        await self._inner.save_plan(plan)
+        await self._inner.save_plan(*plans)
 
     async def plan(self, workload: str, revision: int | None = None) -> CapacityPlan:
         await self._sight.require(workload)
@@ -350,13 +365,13 @@ class _States:
     def __init__(self, inner: StateStore, sight: Sight) -> None:
         self._inner, self._sight = inner, sight
 
-    async def load(self) -> Mapping[str, WorkloadState]:
-        states = await self._inner.load()
+    async def load(self, workloads: Collection[str] | None = None) -> Mapping[str, WorkloadState]:
+        states = await self._inner.load(workloads)
         return {name: state for name, state in states.items() if await self._sight.sees(name)}
 
-    async def save(self, states: Mapping[str, WorkloadState]) -> None:
+    async def save(self, states: Mapping[str, WorkloadState], ticked_at: datetime | None = None) -> None:
         self._sight.who.require_fleet("storing states")
-        await self._inner.save(states)
+        await self._inner.save(states, ticked_at)
 
     async def keep_contracts(self, contracts: Sequence[tuple[str, Contract]]) -> None:
         self._sight.who.require_fleet("storing contracts")
@@ -395,6 +410,15 @@ class _Warmups:
         self._sight.who.require_fleet("recording starts")
         await self._inner.append(workload, replica_id, at, sample)
 
+    async def append_all(self, starts: Sequence[tuple[str, str, datetime, LeadSample]]) -> None:
+        self._sight.who.require_fleet("recording starts")
+        await self._inner.append_all(starts)
+
+    async def recent_of(
+        self, workloads: Sequence[str], limit: int = 50
+    ) -> Mapping[str, Sequence[LeadSample]]:
+        return await self._inner.recent_of([w for w in workloads if await self._sight.sees(w)], limit)
+
     async def recent(self, workload: str, limit: int = 50) -> Sequence[LeadSample]:
         return await self._inner.recent(workload, limit) if await self._sight.sees(workload) else ()
 
@@ -427,6 +451,54 @@ class _Engines:
         return await self._inner.profiles(engine_ids)
 
 
+class _Notifications:
+    """What was told of a workload is seen by those who see it; what tells of several, by those who see all."""
+
+    def __init__(self, inner: NotificationStore, sight: Sight) -> None:
+        self._inner, self._sight = inner, sight
+
+    async def add(self, deliveries: Sequence[Delivery]) -> None:
+        self._sight.who.require_fleet("notifications")
+        await self._inner.add(deliveries)
+
+    async def claim(self, sink: str, now: datetime, until: datetime, limit: int) -> Sequence[Delivery]:
+        self._sight.who.require_fleet("notifications")
+        return await self._inner.claim(sink, now, until, limit)
+
+    async def settle(
+        self, claimed: Delivery, state: DeliveryState, now: datetime, *, next_at: datetime | None, error: str
+    ) -> bool:
+        self._sight.who.require_fleet("notifications")
+        return await self._inner.settle(claimed, state, now, next_at=next_at, error=error)
+
+    async def expire(self, before: datetime, now: datetime, error: str) -> int:
+        self._sight.who.require_fleet("notifications")
+        return await self._inner.expire(before, now, error)
+
+    async def backlogs(self) -> Mapping[str, Backlog]:
+        self._sight.who.require_fleet("notifications")
+        return await self._inner.backlogs()
+
+    async def list(
+        self,
+        *,
+        page: Page | None = None,
+        sink: str | None = None,
+        state: DeliveryState | None = None,
+        workload: str | None = None,
+    ) -> tuple[Sequence[Delivery], str]:
+        if workload is not None and not await self._sight.sees(workload):
+            return [], ""
+
+        async def read(at: Page) -> tuple[Sequence[Delivery], str]:
+            return await self._inner.list(page=at, sink=sink, state=state, workload=workload)
+
+        async def visible(one: Delivery) -> bool:
+            return await self._sight.sees(one.notification.workload)
+
+        return await self._sight.fill(page, read, visible)
+
+
 class _ScopedUnitOfWork:
     """Implements `controller.ports.UnitOfWork` over another one."""
 
@@ -440,6 +512,7 @@ class _ScopedUnitOfWork:
     warmups: WarmupStore
     engines: EngineStore
     records: RecordStore
+    notifications: NotificationStore
 
     def __init__(self, inner: UnitOfWork, who: Caller) -> None:
         self._inner, self._who = inner, who
@@ -456,6 +529,7 @@ class _ScopedUnitOfWork:
         self.decisions = _Decisions(inner.decisions, sight)
         self.states = _States(inner.states, sight)
         self.warmups = _Warmups(inner.warmups, sight)
+        self.notifications = _Notifications(inner.notifications, sight)
         self.records = inner.records  # request ids bear the caller's name already
         return self
 
