@@ -50,6 +50,9 @@ from controller.loop.forecasting import Forecasting
 from controller.loop.leader import Leadership
 from controller.loop.observe import Observer
 from controller.loop.runner import Runner
+from controller.notify.config import read_sinks
+from controller.notify.notifier import Notifier
+from controller.notify.webhook import WebhookSink
 from controller.ports import LEADER_LEASE, Actuator, Clock, DemandMeterPort, SignalCache, Store
 from controller.settings import Settings
 from controller.usecases.preview_event import PreviewSettings
@@ -82,6 +85,7 @@ class Runtime:
     loop: asyncio.Task[None] | None
     servers: asyncio.Task[NoReturn] | None  # raises EmbeddedError; None without embedded servers
     http: RunningPort | None = None  # None: switched off
+    notifier: Notifier | None = None  # None: nobody is told
 
 
 def holder_name(settings: Settings) -> str:
@@ -126,6 +130,7 @@ async def open_runtime(
         )
         stack.push_async_callback(store.close)
         await store.check_revision()
+        notifier = _notifier(settings, store, clock, stack)
         leases = PostgresLeaseStore(database_url)
         stack.push_async_callback(leases.close)
         cache = RedisSignalCache(redis_url, clock=clock)
@@ -152,7 +157,7 @@ async def open_runtime(
         forecaster = FitForecaster()
         forecasting = Forecasting(store, forecaster, clock, settings, cache)
         control = Control(
-            store, cache, actuator, observer, forecasting, clock, settings, settings.quota_pools
+            store, cache, actuator, observer, forecasting, clock, settings, settings.quota_pools, notifier
         )
         # Leases live on the database's clock, so leadership keeps the machine's time in a demo too.
         leadership = Leadership(
@@ -162,7 +167,7 @@ async def open_runtime(
             holder=holder_name(settings),
             duration=settings.lease_duration,
         )
-        runner = Runner(leadership, control, observer, forecasting, clock, settings)
+        runner = Runner(leadership, control, observer, forecasting, clock, settings, notifier)
         preview = PreviewSettings(
             pools=settings.quota_pools,
             history=timedelta(seconds=settings.history_window_s),
@@ -198,11 +203,22 @@ async def open_runtime(
             api,
             loop,
             servers,
+            notifier=notifier,
         )
         if settings.http_bind != "off":
             runtime = replace(runtime, http=await _open_http(runtime, security, registry, stack))
         _announce(settings.data_dir, runtime, stack)
         yield runtime
+
+
+def _notifier(settings: Settings, store: Store, clock: Clock, stack: AsyncExitStack) -> Notifier | None:
+    """Who tells of prewarms and alarms, closed with the stack; None without a file that names whom. Raises SinksError."""
+    if settings.notifications_file is None:
+        return None
+    sinks = read_sinks(settings.notifications_file)
+    notifier = Notifier(store, sinks, {sink.name: WebhookSink(sink, clock) for sink in sinks}, clock)
+    stack.push_async_callback(notifier.close)
+    return notifier
 
 
 def _actuator(settings: Settings, clock: Clock, local: LocalProcessActuator) -> Actuator:
@@ -334,6 +350,7 @@ def state_of(runtime: Runtime, security: Security) -> State:
         failures=dict(runner.failures),
         database_up=None if runtime.api.problem else not runtime.api.degraded,
         orders=dict(control.orders),
+        told={} if runtime.notifier is None else dict(runtime.notifier.outcomes),
         pools=runtime.settings.quota_pools,
         pending_minutes=runtime.observer.pending_count,
         stream_count=runtime.api.stream_count,
@@ -345,6 +362,7 @@ def state_of(runtime: Runtime, security: Security) -> State:
         return state
     return replace(
         state,
+        untold={} if runtime.notifier is None else dict(runtime.notifier.backlogs),
         leads=dict(control.leads),
         workloads=control.known,
         states=control.states,

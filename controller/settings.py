@@ -110,6 +110,9 @@ class Settings(BaseSettings):
         10.0  # between two questions about a workload
     )
 
+    # Who is told of prewarms and alarms: docs/notifications.md. Without a file nobody is.
+    notifications_file: Path | None = None
+
     lease_duration_s: Annotated[float, Field(ge=1, le=300)] = 10.0
     holder: str = ""  # "": the host name; what tells processes of one name apart is added
     run_loop: bool = True

@@ -36,6 +36,7 @@ from controller.core.types import (
     Workload,
     WorkloadState,
 )
+from controller.notify.types import Backlog
 from controller.ports import PoolView
 
 SECONDS_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -173,6 +174,15 @@ METRICS: Final = _table(
     ),
     ("tls_certificate_expiry_timestamp_seconds", "gauge", "", "When the server's certificate ends."),
     ("audit_pending_entries", "gauge", "", "Audit entries that wait for the database."),
+    (
+        "notifications_total",
+        "counter",
+        "sink outcome",
+        "Attempts of notifications: delivered, retried, dead.",
+    ),
+    ("notifications_pending", "gauge", "sink", "Notifications that the sink has not got yet."),
+    ("notifications_dead", "gauge", "sink", "Notifications given up in the last 30 days."),
+    ("notifications_oldest_timestamp_seconds", "gauge", "sink", "When the oldest pending one happened."),
 )
 
 
@@ -228,6 +238,8 @@ class State:
     security_failures: Mapping[str, bool] = field(default_factory=dict[str, bool])
     certificate_expires_at: datetime | None = None
     audit_pending: int = 0
+    told: Mapping[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+    untold: Mapping[str, Backlog] = field(default_factory=dict[str, Backlog])
 
 
 Sample = tuple[str, tuple[str, ...], float | None]
@@ -279,6 +291,12 @@ class StateCollector(Collector):
             yield "security_source_failed", (source,), float(failed)
         yield "tls_certificate_expiry_timestamp_seconds", (), _timestamp(state.certificate_expires_at)
         yield "audit_pending_entries", (), float(state.audit_pending)
+        for labels, count in state.told.items():
+            yield "notifications_total", labels, float(count)
+        for sink, backlog in state.untold.items():
+            yield "notifications_pending", (sink,), float(backlog.pending_count)
+            yield "notifications_dead", (sink,), float(backlog.dead_count)
+            yield "notifications_oldest_timestamp_seconds", (sink,), _timestamp(backlog.oldest_at)
         for name in names[: self._workloads_max]:
             yield "lead_time_p95_seconds", (name,), state.leads[name].total_p95_s
             yield from _spec(state.workloads.get(name))

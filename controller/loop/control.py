@@ -36,6 +36,7 @@ from controller.core.types import (
 from controller.loop.calendar import events_by_workload
 from controller.loop.forecasting import Forecasting
 from controller.loop.observe import Observer
+from controller.notify.notifier import Notifier
 from controller.ports import (
     Actuator,
     Clock,
@@ -107,6 +108,7 @@ class Control:
         clock: Clock,
         settings: Settings,
         pools: Sequence[QuotaPool] = (),
+        notifier: Notifier | None = None,
     ) -> None:
         self._store, self._cache, self._actuator = store, cache, actuator
         self._observer, self._forecasting, self._clock, self._settings = (
@@ -115,7 +117,7 @@ class Control:
             clock,
             settings,
         )
-        self._pools = tuple(pools)
+        self._pools, self._notifier = tuple(pools), notifier
         self._lead: dict[str, LeadTime] = {}
         self._priors = _priors(settings.provisioning_delay_s)
         self._measured: dict[str, frozenset[str]] = {}  # replicas whose start is stored, by workload
@@ -174,6 +176,9 @@ class Control:
                     await uow.decisions.save_plan(effect.plan)
             await uow.states.save({w.name: state.workloads[w.name] for w in world.workloads})
             await uow.states.keep_contracts(changed_contracts(world.state, state))
+            if self._notifier is not None:
+                told = self._notifier.deliveries(world.state, state, world.workloads, now)
+                await uow.notifications.add(told)
             await uow.commit()
         self.decisions = {**self.decisions, **{d.workload: d for d in decided}}
         self.known = {w.name: w for w in world.workloads}

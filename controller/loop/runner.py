@@ -16,6 +16,7 @@ from controller.loop.control import Control
 from controller.loop.forecasting import Forecasting
 from controller.loop.leader import Leadership, stop_if_cancelled
 from controller.loop.observe import Observer
+from controller.notify.notifier import Notifier
 from controller.ports import Clock, PortError, StaleFenceError
 from controller.settings import Settings
 
@@ -26,6 +27,7 @@ log = logging.getLogger(__name__)
 BACKOFF_PERIODS_MAX = 8
 BACKOFF_MAX_S = 10.0
 MAINTENANCE_PERIOD_S = 3600.0
+NOTIFY_PERIOD_S = 2.0
 
 
 class Runner:
@@ -39,8 +41,10 @@ class Runner:
         forecasting: Forecasting,
         clock: Clock,
         settings: Settings,
+        notifier: Notifier | None = None,
     ) -> None:
         self._leadership, self._control, self._observer = leadership, control, observer
+        self._notifier = notifier
         self._forecasting, self._clock, self._settings = forecasting, clock, settings
         self._loaded_for: int | None = None
         self.last_tick_at: datetime | None = None
@@ -74,6 +78,8 @@ class Runner:
             group.create_task(self._every(self._settings.tick_period_s, self.near), name="near")
             group.create_task(self._every(look_s, self.calibrate), name="calibrate")
             group.create_task(self._every(MAINTENANCE_PERIOD_S, self.maintain), name="maintain")
+            if self._notifier is not None:
+                group.create_task(self._every(NOTIFY_PERIOD_S, self.notify), name="notify")
 
     def turn_ages_s(self) -> dict[str, float]:
         """Seconds since each job's last turn ended."""
@@ -136,6 +142,12 @@ class Runner:
         """Measure due near demand anew, if this process leads."""
         if self._leadership.token is not None:
             await self._forecasting.near.calibrate(self._control.leads)
+
+    async def notify(self) -> None:
+        """Deliver notifications that are due, if this process leads."""
+        token = self._leadership.token
+        if self._notifier is not None and token is not None:
+            await self._notifier.turn(token)
 
     async def maintain(self) -> None:
         """Drop records past their age, if this process leads."""

@@ -22,7 +22,6 @@ from controller.ports import Clock, NotificationSink, PortError, SinkBusyError, 
 
 log = logging.getLogger(__name__)
 
-PERIOD_S = 2.0
 ATTEMPTS_MAX = 10
 PAUSE = timedelta(seconds=5)
 PAUSE_MAX = timedelta(minutes=10)
@@ -110,6 +109,6 @@ class Notifier:
 
 def _pause(attempt: int, problem: Exception) -> timedelta:
     """Doubles with every attempt, varied so that many do not come at once; a receiver's own word counts."""
-    pause = min(PAUSE_MAX, PAUSE * 2 ** min(attempt - 1, 10)) * random.uniform(0.8, 1.2)
+    pause: timedelta = min(PAUSE_MAX, PAUSE * 2 ** min(attempt - 1, 10)) * random.uniform(0.8, 1.2)
     asked = problem.after if isinstance(problem, SinkBusyError) else None
     return pause if asked is None else max(pause, asked)

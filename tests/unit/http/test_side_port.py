@@ -46,6 +46,7 @@ from controller.core.types import (
 from controller.http.health import STALLED_AFTER_S, Health
 from controller.http.metrics import METRICS, ApiMetrics, State, StateCollector, new_registry
 from controller.http.port import RunningPort, follow, open_port
+from controller.notify.types import Backlog
 from controller.ports import PoolView
 from tests.unit.api.conftest import NOW, a_decision
 from tests.unit.auth.authority import Authority
@@ -120,6 +121,8 @@ def a_state(*workloads: str) -> State:
         scores=dict.fromkeys(workloads, HourScore(NOW, timedelta(hours=1), (0.5, 0.9), (score,))),
         security_failures={"tls": False},
         certificate_expires_at=NOW,
+        told={("ops", "delivered"): 5},
+        untold={"ops": Backlog(2, 1, NOW)},
     )
 
 
