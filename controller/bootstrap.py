@@ -42,6 +42,8 @@ from controller.api.server import (
     check_bind,
     serve,
 )
+from controller.crd.status import Facts
+from controller.crd.sync import Synchroniser
 from controller.http.health import Health
 from controller.http.metrics import ApiMetrics, State, StateCollector, new_registry
 from controller.http.port import RunningPort, follow, open_port
@@ -137,8 +139,7 @@ async def open_runtime(
         stack.push_async_callback(cache.close)
         local = LocalProcessActuator.from_settings(settings, clock)
         stack.push_async_callback(local.close)
-        if actuator is None:
-            actuator = _actuator(settings, clock, local)
+        actuator = actuator or _actuator(settings, clock, local)
         if actuator is not local:
             stack.push_async_callback(actuator.close)
         triton_meter = TritonDemandMeter(clock, baselines=local.baselines, departures=local.departures)
@@ -205,6 +206,7 @@ async def open_runtime(
             servers,
             notifier=notifier,
         )
+        _synchronise(runtime, deps, stack)
         if settings.http_bind != "off":
             runtime = replace(runtime, http=await _open_http(runtime, security, registry, stack))
         _announce(settings.data_dir, runtime, stack)
@@ -234,12 +236,53 @@ def _actuator(settings: Settings, clock: Clock, local: LocalProcessActuator) -> 
 
 def kubernetes_actuator(settings: Settings, clock: Clock) -> KubernetesActuator:
     """As the settings name the API server; raise KubeError if there is no way to it."""
+    return KubernetesActuator(
+        kubernetes_api(settings),
+        clock,
+        namespaces=kubernetes_namespaces(settings),
+        dry_run=settings.kubernetes_dry_run,
+    )
+
+
+def kubernetes_api(settings: Settings) -> KubeApi:
+    """A connection of its own to the API server that the settings name; raise KubeError."""
     kubeconfig = settings.kubernetes_kubeconfig
-    api = KubeApi.connect(
+    return KubeApi.connect(
         None if kubeconfig is None else str(kubeconfig), settings.kubernetes_context or None
     )
-    namespaces = [name.strip() for name in settings.kubernetes_namespaces.split(",") if name.strip()]
-    return KubernetesActuator(api, clock, namespaces=namespaces, dry_run=settings.kubernetes_dry_run)
+
+
+def kubernetes_namespaces(settings: Settings) -> list[str]:
+    """The watched namespaces; none of them: all."""
+    return [name.strip() for name in settings.kubernetes_namespaces.split(",") if name.strip()]
+
+
+def _synchronise(runtime: Runtime, deps: ApiDependencies, stack: AsyncExitStack) -> None:
+    """Carry custom resources into the API for as long as the runtime lasts, where the settings say so."""
+    settings, control = runtime.settings, runtime.control
+    if not (settings.kubernetes_custom_resources and settings.actuator == "kubernetes" and settings.run_loop):
+        return
+
+    def facts(name: str) -> Facts:
+        actuator = runtime.actuator
+        problems = actuator.problems if isinstance(actuator, KubernetesActuator) else {}
+        return Facts(
+            control.decisions.get(name),
+            runtime.observer.views.get(name),
+            runtime.forecasting.bands.get(name),
+            problems.get(name),
+        )
+
+    synchroniser = Synchroniser(
+        kubernetes_api(settings),
+        deps,
+        leads=lambda: runtime.leadership.token is not None,
+        facts=facts,
+        limit=settings.workloads_max,
+        namespaces=kubernetes_namespaces(settings),
+    )
+    stack.push_async_callback(synchroniser.close)
+    stack.push_async_callback(_end, asyncio.create_task(synchroniser.run(), name="custom resources"))
 
 
 async def _servers(

@@ -12,7 +12,7 @@ REPLICAS_MAX = 10_000
 PRIORITY_MAX = 1000
 SECOND, MINUTE, HOUR, DAY = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 
-_POLICY_DURATIONS: dict[str, tuple[timedelta, timedelta]] = {
+POLICY_DURATIONS: dict[str, tuple[timedelta, timedelta]] = {
     "stable_window": (10 * SECOND, HOUR),
     "panic_window": (SECOND, HOUR),
     "drain_target": (SECOND, HOUR),
@@ -103,7 +103,7 @@ def _check_policy(policy: Policy, findings: Findings) -> None:
     findings.number("policy.fizzle_share", policy.fizzle_share, 0, 1)
     findings.number("policy.planner_floor_share", policy.planner_floor_share, 0, 1)
     findings.number("policy.arrival_scv", policy.arrival_scv, 0, 100)
-    for name, (low, high) in _POLICY_DURATIONS.items():
+    for name, (low, high) in POLICY_DURATIONS.items():
         findings.duration(f"policy.{name}", getattr(policy, name), low, high)
     findings.require(
         policy.panic_window <= policy.stable_window,

@@ -188,6 +188,11 @@ class KubernetesActuator:
         pairs = (part.partition("=") for part in text.split(",") if "=" in part)
         return scale, {key: value for key, _, value in pairs}
 
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """What stands in each workload's way, as far as anything does."""
+        return self._problems
+
     # ---------------------------------------------------------------- acting
 
     async def claim(self, workloads: Sequence[Workload], *, fence: int) -> None:

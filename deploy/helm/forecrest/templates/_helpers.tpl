@@ -30,6 +30,12 @@ seccompProfile:
   type: RuntimeDefault
 {{- end }}
 
+{{- define "forecrest.afterDelete" -}}
+helm.sh/hook: post-delete
+helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end }}
+
 {{- define "forecrest.rules" -}}
 - apiGroups: [""]
   resources: [pods]
@@ -52,6 +58,17 @@ seccompProfile:
 - apiGroups: [keda.sh]
   resources: [scaledobjects]
   verbs: [get, list, watch, patch]
+- apiGroups: [events.k8s.io]
+  resources: [events]
+  verbs: [create, patch]
+{{- if .Values.customResources.enabled }}
+- apiGroups: [forecrest.dev]
+  resources: [workloads, trafficevents]
+  verbs: [list, watch, patch]
+- apiGroups: [forecrest.dev]
+  resources: [workloads/status, trafficevents/status]
+  verbs: [patch]
+{{- end }}
 {{- range .Values.customTargets }}
 - apiGroups: [{{ .apiGroup | quote }}]
   resources: [{{ .resource | quote }}]
