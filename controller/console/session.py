@@ -1,0 +1,158 @@
+"""Who looks: a bearer token kept in memory behind a cookie, or nobody in particular where the API asks for nothing.
+
+Promises: a token leaves only towards the API, is in no page, log or ``repr``, and is gone with the process; a cookie
+is HttpOnly, SameSite=Strict and names a session, never a token; a console with a client certificate of its own lends
+it to nobody: its viewers log in. Sessions end when idle or old, and are bounded in number. Called by the application.
+"""
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass, field, replace
+
+import grpc
+from forecrest.v1 import control_service_pb2
+from google.protobuf import duration_pb2
+
+from controller.client import Client, explain
+from controller.console.live import READ_TIMEOUT_S, Feed
+from controller.credentials import TOKEN_BYTES_MAX, Credentials
+from controller.ports import Clock
+
+COOKIE = "forecrest_session"
+SESSIONS_MAX = 500
+IDLE_MAX_S = 12 * 3600.0
+AGE_MAX_S = 7 * 24 * 3600.0
+# What the audit log shows for the question whether somebody may operate.
+PROBE_ID = "console-asks-what-may-be-offered"
+PLAN, OPERATE = "plan", "operate"
+EVERYTHING = frozenset({PLAN, OPERATE})
+
+
+class LoginError(Exception):
+    """The token cannot be used; ``key`` names the sentence that says why."""
+
+    def __init__(self, key: str, detail: str = "") -> None:
+        super().__init__(key)
+        self.key, self.detail = key, detail
+
+
+@dataclass(slots=True)
+class Session:
+    """Somebody who logged in."""
+
+    feed: Feed
+    may: frozenset[str]
+    digest: bytes = field(repr=False)
+    began_s: float = 0.0
+    seen_s: float = 0.0
+
+
+class Sessions:
+    """All of one console, in memory."""
+
+    def __init__(self, target: str, credentials: Credentials, clock: Clock) -> None:
+        # A token of the console's own environment would be everybody's: only what the connection needs is kept.
+        self._credentials = replace(credentials, token="", token_file=None)
+        self._target, self._clock = target, clock
+        self._secret = secrets.token_bytes(32)
+        self._sessions: dict[str, Session] = {}
+        self._feeds: dict[bytes, Feed] = {}
+        self._anonymous: Feed | None = None
+
+    def anonymous(self) -> Feed | None:
+        """What somebody without a login sees: as much as the API tells nobody in particular. None: log in first."""
+        if self._credentials.cert is not None:
+            return None
+        if self._anonymous is None:
+            self._anonymous = Feed(Client(self._target, credentials=self._credentials), self._clock)
+        return self._anonymous
+
+    def csrf(self, cookie: str) -> str:
+        """Return the token that forms of this browser must bring."""
+        return hmac.new(self._secret, cookie.encode(), hashlib.sha256).hexdigest()
+
+    async def find(self, cookie: str) -> Session | None:
+        """Return the session of a cookie, unless it ended."""
+        session = self._sessions.get(cookie)
+        if session is None:
+            return None
+        now_s = self._clock.monotonic()
+        if now_s - session.seen_s > IDLE_MAX_S or now_s - session.began_s > AGE_MAX_S:
+            await self.end(cookie)
+            return None
+        session.seen_s = now_s
+        return session
+
+    async def begin(self, token: str) -> str:
+        """Return the cookie of a new session; raise LoginError."""
+        token = token.strip()
+        if (
+            not token
+            or len(token) > TOKEN_BYTES_MAX
+            or not token.isascii()
+            or not token.isprintable()
+            or " " in token
+        ):
+            raise LoginError("login.not_a_token")
+        digest = hashlib.sha256(token.encode()).digest()
+        feed = self._feeds.get(digest)
+        if feed is None:
+            client = Client(self._target, credentials=replace(self._credentials, token=token))
+            feed = Feed(client, self._clock)
+        try:
+            may = await may_do(feed.client)
+        except BaseException:
+            if digest not in self._feeds:
+                await feed.close()
+            raise
+        self._feeds[digest] = feed
+        now_s = self._clock.monotonic()
+        cookie = secrets.token_urlsafe(32)
+        self._sessions[cookie] = Session(feed, may, digest, now_s, now_s)
+        while len(self._sessions) > SESSIONS_MAX:
+            await self.end(min(self._sessions, key=lambda one: self._sessions[one].seen_s))
+        return cookie
+
+    async def end(self, cookie: str) -> None:
+        """Forget a session, and its token with the last session that uses it."""
+        session = self._sessions.pop(cookie, None)
+        if session is None or any(one.digest == session.digest for one in self._sessions.values()):
+            return
+        self._feeds.pop(session.digest, None)
+        await session.feed.close()
+
+    async def close(self) -> None:
+        """Forget everybody."""
+        feeds = [*self._feeds.values(), *([self._anonymous] if self._anonymous else [])]
+        self._sessions.clear()
+        self._feeds.clear()
+        for feed in feeds:
+            await feed.close()
+
+
+async def may_do(client: Client) -> frozenset[str]:
+    """Ask the API what its caller may do, without doing anything; raise LoginError."""
+    request = control_service_pb2.PauseRequest(reason="-", validate_only=True, request_id=PROBE_ID)
+    # Never valid, so nothing is validated further than the role: a fleet's pause takes no end.
+    request.ttl.CopyFrom(duration_pb2.Duration(seconds=1))
+    asked = {
+        PLAN: client.control.Simulate(control_service_pb2.SimulateRequest(), timeout=READ_TIMEOUT_S),
+        OPERATE: client.control.Pause(request, timeout=READ_TIMEOUT_S),
+    }
+    may: set[str] = set()
+    for what, call in asked.items():
+        try:
+            await call
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+                raise LoginError("login.refused") from error
+            if error.code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}:
+                raise LoginError("login.api_away") from error
+            if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+                raise LoginError("login.too_often", explain(error).message) from error
+            if error.code() is not grpc.StatusCode.PERMISSION_DENIED:
+                may.add(what)
+        else:
+            may.add(what)
+    return frozenset(may)
