@@ -23,6 +23,7 @@ from prometheus_client import CollectorRegistry
 
 from controller.actuators.dry_run import DryRunActuator
 from controller.actuators.kubernetes import KubeApi, KubernetesActuator
+from controller.actuators.kubernetes.events import EventRecorder
 from controller.actuators.local_process import LocalProcessActuator
 from controller.adapters.clock import SystemClock
 from controller.adapters.embedded import EmbeddedStack
@@ -207,6 +208,7 @@ async def open_runtime(
             notifier=notifier,
         )
         _synchronise(runtime, deps, stack)
+        _witness(runtime, stack)
         if settings.http_bind != "off":
             runtime = replace(runtime, http=await _open_http(runtime, security, registry, stack))
         _announce(settings.data_dir, runtime, stack)
@@ -283,6 +285,17 @@ def _synchronise(runtime: Runtime, deps: ApiDependencies, stack: AsyncExitStack)
     )
     stack.push_async_callback(synchroniser.close)
     stack.push_async_callback(_end, asyncio.create_task(synchroniser.run(), name="custom resources"))
+
+
+def _witness(runtime: Runtime, stack: AsyncExitStack) -> None:
+    """Say on Kubernetes what is decided for as long as the runtime lasts, where the settings say so."""
+    settings, actuator = runtime.settings, runtime.actuator
+    if not isinstance(actuator, KubernetesActuator) or not settings.kubernetes_events:
+        return
+    recorder = EventRecorder(actuator, kubernetes_api(settings), runtime.clock, runtime.leadership.holder)
+    runtime.control.witness = recorder
+    stack.push_async_callback(recorder.close)
+    stack.push_async_callback(_end, asyncio.create_task(recorder.run(), name="Kubernetes Events"))
 
 
 async def _servers(

@@ -30,6 +30,7 @@ from controller.core.types import (
     Decision,
     DemandObservation,
     Event,
+    FleetState,
     ForecastBand,
     NearDemand,
     Override,
@@ -636,6 +637,21 @@ class NotificationSink(Protocol):
 
     async def close(self) -> None:
         """Release connections."""
+        ...
+
+
+class Witness(Protocol):
+    """Hears what each cycle of the loop decided and what came of it, to say so where people look."""
+
+    def saw(
+        self,
+        workloads: Sequence[Workload],
+        decided: Sequence[Decision],
+        outcomes: Mapping[str, str | None],
+        before: FleetState,
+        after: FleetState,
+    ) -> None:
+        """Take a cycle in; never waits, never fails. ``outcomes``: of each order by decision id, None or what kept it."""
         ...
 
 

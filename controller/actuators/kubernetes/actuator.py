@@ -193,6 +193,24 @@ class KubernetesActuator:
         """What stands in each workload's way, as far as anything does."""
         return self._problems
 
+    async def reference(self, workload: Workload) -> Object | None:
+        """How Kubernetes refers to a workload's target; None if there is none. Raises PortError."""
+        try:
+            target = targets.parse(workload)
+            if target.is_built_in:
+                found, _ = await self._read(target)
+            else:
+                found = await self._api.get(target.path)
+        except (ValueError, NotFoundError):
+            return None
+        return {
+            "apiVersion": target.api_version,
+            "kind": target.kind,
+            "namespace": target.namespace,
+            "name": target.name,
+            "uid": found["metadata"]["uid"],
+        }
+
     # ---------------------------------------------------------------- acting
 
     async def claim(self, workloads: Sequence[Workload], *, fence: int) -> None:

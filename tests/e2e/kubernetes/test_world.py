@@ -143,6 +143,21 @@ async def test_pods_are_warm_before_the_event_serve_and_go_afterwards(
             return await replicas_of(admin, namespace) == 1
 
         await eventually(is_small_again, wait_s=180)
+        assert {"ScaledUp", "ScaledDown"} <= await said_on_target(admin, namespace)
+
+
+async def said_on_target(admin: KubeApi, namespace: str) -> set[str]:
+    """Reasons of the Kubernetes Events on the deployment."""
+    found: set[str] = set()
+
+    async def is_said() -> bool:
+        items = (await admin.get(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"))["items"]
+        ours = [e for e in items if e["reportingController"] == "forecrest.dev/controller"]
+        found.update(e["reason"] for e in ours if e["regarding"]["name"] == "recommender")
+        return "ScaledDown" in found
+
+    await eventually(is_said)
+    return found
 
 
 async def test_a_recommended_count_changes_nothing(
