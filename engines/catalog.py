@@ -350,7 +350,7 @@ class Catalog:
         """
         record = self.state(model).get(engine_id)
         require_promotable(record)
-        self._require_sound(model, record, nodes)
+        self.require_sound(model, record, nodes)
 
         def entry(state: ModelState) -> Entry | None:
             require_promotable(state.get(engine_id))
@@ -384,7 +384,7 @@ class Catalog:
                 )
             return record
 
-        self._require_sound(model, chosen(self.state(model)))
+        self.require_sound(model, chosen(self.state(model)))
 
         def entry(state: ModelState) -> Entry:
             return _entry(Change.ROLLED_BACK, chosen(state).engine_id, at, by, reason=reason)(state)
@@ -517,7 +517,12 @@ class Catalog:
         sentence = f"the engine for this node is {chosen}, ordered was {expected_digest}"
         raise RejectedError(Objection(Rejection.WRONG_DIGEST, sentence))
 
-    def _require_sound(self, model: str, record: EngineRecord, nodes: Sequence[Node] = ()) -> None:
+    def require_sound(self, model: str, record: EngineRecord, nodes: Sequence[Node] = ()) -> None:
+        """Read the whole file and compare it with the record; compare the record with the nodes.
+
+        Raises:
+            RejectedError: it is not what was built, or does not serve a node.
+        """
         manifest = self._manifest(model, record)
         for node in nodes:
             for objection in check(manifest.facts(), node):

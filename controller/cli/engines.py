@@ -482,6 +482,64 @@ def verify(
         )
 
 
+def _whole_numbers(text: str, option: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not all(part.isdecimal() and part.isascii() and len(part) < 10 for part in parts):
+        raise CliError(f"{option}: {text!r} is no list of whole numbers; write 8,64.", EXIT_USAGE)
+    return tuple(map(int, parts))
+
+
+@app.command("repository")
+def repository(
+    engine: EngineId,
+    folder: Annotated[Path, typer.Option("--out", help="Where; FOLDER/MODEL is then Triton's repository.")],
+    location: Location = CATALOG,
+    batch_size_max: Annotated[
+        int | None, typer.Option(help="Largest batch. Default: what the profiles hold without a gap.")
+    ] = None,
+    preferred_batch: Annotated[
+        str, typer.Option(help="Sizes to wait for, 8,64. Default: what each profile is fastest at.")
+    ] = "",
+    queue_delay_us: Annotated[
+        int, typer.Option(help="How long a request may wait for others, in µs.")
+    ] = 1000,
+    instances: Annotated[int, typer.Option(help="Instances on each GPU.")] = 1,
+    gpus: Annotated[str, typer.Option(help="GPUs to use, 0,1. Default: every one of the server.")] = "",
+    version: Annotated[int, typer.Option(help="Version, as Triton numbers it.")] = 1,
+    node: Nodes = None,
+    trusted_key: Trusted = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the Triton repository of an engine: configuration from its record, file checked, in place in one step.
+
+    Example: `forecrest engine repository 3f2a --out /models --node cc=8.9,tensorrt=10.13.3.9`
+    """
+    with _explained():
+        from engines.triton_plan import PlanOptions, publish  # noqa: PLC0415 - as above
+
+        catalog = _open(location, trusted_key)
+        found = catalog.find(engine)
+        catalog.require_sound(found.manifest.model, found.record, [parse_node(text) for text in node or ()])
+        options = PlanOptions(
+            batch_size_max=batch_size_max,
+            preferred_batch_sizes=_whole_numbers(preferred_batch, "--preferred-batch"),
+            queue_delay_us=queue_delay_us,
+            instance_count=instances,
+            gpus=_whole_numbers(gpus, "--gpus"),
+            version=version,
+        )
+        made = publish(catalog, found, folder, options)
+    notes = list(made.notes)
+    if found.record.state != "ACTIVE":
+        notes.append(f"the engine is {found.record.state}; promote it before replicas serve it")
+    if as_json:
+        print_json({"engine": _summary(found), "repository": str(made.repository), "notes": notes})
+        return
+    typer.echo(folder / found.manifest.model)
+    for note in notes:
+        err().print(f"Note: {note}.", markup=False)
+
+
 @app.command("promote")
 def promote(
     engine: EngineId,

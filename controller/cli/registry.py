@@ -46,6 +46,12 @@ EngineId = Annotated[
     typer.Argument(metavar="ENGINE", help="Id of the engine in the registry.", autocompletion=engine_names),
 ]
 Reason = Annotated[str, typer.Option(help="Why, for the record.")]
+TrustedKeys = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--trusted-key", help="Count only engines signed by this Ed25519 public key (PEM); repeatable."
+    ),
+]
 NAMES = {"engine.": "", "validation.": "validation of the catalogue: ", "filter": "--filter"}
 _ID_MAX = 63
 
@@ -59,10 +65,7 @@ def push(
         str,
         typer.Option(envvar="FORECREST_ENGINE_CATALOG", help="Folder, or URL such as s3://bucket/engines."),
     ] = str(DATA_DIR / "engines"),
-    trusted_key: Annotated[
-        list[Path] | None,
-        typer.Option(help="Count only engines signed by this Ed25519 public key (PEM); repeatable."),
-    ] = None,
+    trusted_key: TrustedKeys = None,
     address: Address = None,
     as_json: AsJson = False,
 ) -> None:
@@ -76,6 +79,7 @@ def push(
     try:
         known = Catalog(catalog, trusted_keys=trusted_key)
         found = known.find(engine_id)
+        known.require_sound(found.manifest.model, found.record)  # nobody learns of an engine that is damaged
         measures = _measures(known.read_report(found)) if found.record.gate_report else []
     except EngineError as error:
         raise CliError(str(error), EXIT_USAGE) from None
@@ -247,14 +251,30 @@ def get(engine_id: EngineId, address: Address = None, as_json: AsJson = False) -
 
 
 @app.command()
-def promote(engine_id: EngineId, address: Address = None, as_json: AsJson = False) -> None:
+def promote(
+    engine_id: EngineId,
+    catalog: Annotated[
+        str,
+        typer.Option(
+            envvar="FORECREST_ENGINE_CATALOG",
+            help="Check the engine's record and file here first. Default: not.",
+        ),
+    ] = "",
+    trusted_key: TrustedKeys = None,
+    address: Address = None,
+    as_json: AsJson = False,
+) -> None:
     """Make a validated engine the one to serve; the one before it is retired. Undo by promoting that one.
 
-    Example: `forecrest registry promote recommender-3f2a91c0d4e5`
+    Example: `forecrest registry promote recommender-3f2a91c0d4e5 --catalog s3://models/engines`
     """
 
     async def call() -> None:
         async with connected(address) as client:
+            if catalog:
+                name = resource("engines", engine_id)
+                asked = await client.engines.GetEngine(engine_service_pb2.GetEngineRequest(name=name))
+                _check_artifact(catalog, trusted_key, asked)
             engine = await client.engines.PromoteEngine(
                 engine_service_pb2.PromoteEngineRequest(
                     name=resource("engines", engine_id), request_id=str(uuid.uuid4())
@@ -263,6 +283,25 @@ def promote(engine_id: EngineId, address: Address = None, as_json: AsJson = Fals
         _show(engine, as_json=as_json)
 
     run(call())
+
+
+def _check_artifact(location: str, trusted: list[Path] | None, asked: engine_pb2.Engine) -> None:
+    """Refuse an engine whose newest verdict failed, or whose file is not what was built."""
+    from engines.catalog import Catalog  # noqa: PLC0415 -- the other commands start without it
+    from engines.errors import EngineError  # noqa: PLC0415 -- as above
+
+    try:
+        known = Catalog(location, trusted_keys=trusted)
+        found = known.find(asked.labels["catalogue-id"] or bare(asked.name), asked.model_name)
+        if found.record.gate_is_passed is False:
+            raise CliError(f"engine: GATE_NOT_PASSED: {found.record.gate_reason}; validate it again.")
+        if digest_of(found) != asked.digest:
+            raise CliError(
+                f"engine: WRONG_DIGEST: the catalogue has {digest_of(found)}, the registry {asked.digest}; push it again."
+            )
+        known.require_sound(found.manifest.model, found.record)
+    except EngineError as error:
+        raise CliError(str(error)) from None
 
 
 @app.command()

@@ -72,3 +72,25 @@ async def test_an_engine_of_a_catalogue_is_pushed_promoted_and_sizes_a_workload(
     assert (0, True) == (promoted[0], "is ACTIVE" in " ".join(promoted[1].split()))
     assert "cpu 90" in " ".join(listed[1].split())
     assert 90.0 == workload.profiles[0].qps_max
+
+
+async def test_a_damaged_engine_is_neither_pushed_nor_promoted(world: World, tmp_path: Path) -> None:
+    example = make_example("cnn", calibration_count=64, validation_count=64)
+    built = Workshop(Catalog(tmp_path / "catalog"), {"cnn": example}, tmp_path).build("cnn").engine
+    place = ("--catalog", str(tmp_path / "catalog"))
+    pushed = await registry(world, "push", built.manifest.engine_id, *place, "--json")
+    name = json.loads(pushed[1])["name"]
+    (stored,) = (tmp_path / "catalog").rglob("model.onnx")
+    content = stored.read_bytes()
+
+    stored.write_bytes(content[:-1])
+    again = await registry(world, "push", built.manifest.engine_id, *place)
+    damaged = await registry(world, "promote", name, *place)
+    stored.write_bytes(content)
+    restored = await registry(world, "promote", name, *place)
+
+    for code, said in (again, damaged):
+        assert 0 != code
+        assert "TRUNCATED" in said
+        assert "restore the file" in " ".join(said.split())
+    assert (0, True) == (restored[0], "is ACTIVE" in " ".join(restored[1].split()))

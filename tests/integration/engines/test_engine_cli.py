@@ -80,6 +80,50 @@ def test_an_engine_from_build_to_service_and_back(run: Run, cnn: Path, tmp_path:
     assert 0 == run("retire", first)[0]
 
 
+def test_a_triton_repository_is_written_from_the_record(run: Run, cnn: Path, tmp_path: Path) -> None:
+    made = build(run, cnn, "--validation", cnn / "validation.npz", "--profile", "batch=1:4:32")
+    engine, out = made["engine"]["engine_id"], tmp_path / "models"
+
+    code, text, errors = run(
+        "repository", engine, "--out", out, "--preferred-batch", "4,16", "--instances", 2
+    )
+    assert (0, f"{out}/ranker\n") == (code, text)
+    assert "the engine is VALIDATED; promote it" in " ".join(errors.split())
+    config = (out / "ranker" / "ranker" / "config.pbtxt").read_text()
+    assert "max_batch_size: 32" in config
+    assert "preferred_batch_size: [4, 16] max_queue_delay_microseconds: 1000" in config
+    assert made["engine"]["digest"] in config
+
+    code, _, errors = run("repository", engine, "--out", out, "--node", "cc=none,onnx-runtime=1.12.0")
+    assert 1 == code
+    assert "WRONG_RUNTIME_VERSION" in errors
+    code, _, errors = run("repository", engine, "--out", out, "--batch-size-max", 33)
+    assert (2, True) == (code, "the profiles hold batch from 1 to 32" in " ".join(errors.split()))
+    assert 2 == run("repository", engine, "--out", out, "--gpus", "0,x")[0]
+
+
+@pytest.mark.parametrize(
+    ("node", "reason"),
+    [
+        ("cc=8.9,tensorrt-rtx=99.0.0", "WRONG_TENSORRT_MAJOR"),
+        ("cc=9.0,tensorrt-rtx=1.7.1.116", "WRONG_COMPUTE_CAPABILITY"),
+        ("cc=none,tensorrt-rtx=1.7.1.116", "NO_GPU"),
+    ],
+)
+def test_an_engine_that_a_node_cannot_load_is_not_promoted_for_it(
+    run: Run, cnn: Path, node: str, reason: str
+) -> None:
+    pytest.importorskip("tensorrt_rtx", reason="TensorRT-RTX is not installed")
+    rtx = ("--runtime", "tensorrt-rtx", "--compute-capability", "8.9", "--validation", cnn / "validation.npz")
+    engine = build(run, cnn, *rtx)["engine"]["engine_id"]
+
+    code, _, errors = run("promote", engine, "--node", node)
+
+    assert 1 == code
+    assert f"engine: {reason}: " in errors
+    assert json.loads(run("list", "--json")[1])[0]["state"] == "VALIDATED"
+
+
 def test_a_failed_gate_ends_with_one_and_says_what_failed(run: Run, cnn: Path) -> None:
     code, text, _ = run(
         *(
