@@ -1,6 +1,6 @@
--- A role for Grafana that may read what the dashboards read, and nothing else. Run it as the owner of Forecrest's
--- tables in Forecrest's database, once; again does no harm:
---   psql "$FORECREST_DATABASE_URL" -v ON_ERROR_STOP=1 -f deploy/grafana/reader.sql
+-- A role for Grafana that may read what the dashboards read, and nothing else. Run it in
+-- Forecrest's database as a superuser, or as the tables' owner with CREATEROLE; again does no harm:
+--   psql -d forecrest -v ON_ERROR_STOP=1 -f deploy/grafana/reader.sql
 -- Then give it a password: \password forecrest_grafana
 DO $$
 BEGIN
