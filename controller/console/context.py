@@ -62,13 +62,12 @@ class Console:
 
 
 CONSOLE = web.AppKey("console", Console)
-VIEWER = "viewer"
+VIEWER = web.RequestKey("viewer", Viewer)
 
 
 def viewer_of(request: web.Request) -> Viewer:
     """Return who asks."""
-    viewer: Viewer = request[VIEWER]
-    return viewer
+    return request[VIEWER]
 
 
 def render(
