@@ -22,7 +22,13 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from controller.adapters.codec import RecordError, decode, encode
 from controller.adapters.samples import EPOCH
-from controller.adapters.signals import PAYLOAD_BYTES_MAX, SOURCES_MAX, check_backlog, check_ttl
+from controller.adapters.signals import (
+    PAYLOAD_BYTES_MAX,
+    SOURCES_MAX,
+    check_backlog,
+    check_payloads,
+    check_ttl,
+)
 from controller.core.types import DemandObservation
 from controller.ports import Clock, UnavailableError
 
@@ -30,6 +36,8 @@ log = logging.getLogger(__name__)
 
 CONNECTION_COUNT_MAX: Final = 16
 WATCHER_COUNT_MAX: Final = 256  # each watcher holds a connection of its own
+# One round trip stays well inside the timeout, and leaves the server to others in between.
+_KEYS_PER_TRIP = 1_000
 # A silent connection is asked for a sign of life this often.
 _PING_AFTER_S = 15.0
 _RECONNECT_MIN_S, _RECONNECT_MAX_S = 0.1, 5.0
@@ -123,12 +131,30 @@ class RedisSignalCache:
                 keys=[self._key("demand", workload)], args=[_micros(demand.at), encode(demand), _millis(ttl)]
             )
 
+    async def put_demands(self, demands: Mapping[str, DemandObservation], ttl: timedelta) -> None:
+        """Keep the newest observations, many in a round trip."""
+        check_ttl(ttl)
+        items, ttl_ms = list(demands.items()), _millis(ttl)
+        with _away():
+            for start in range(0, len(items), _KEYS_PER_TRIP):
+                async with self._redis.pipeline(transaction=False) as pipeline:
+                    for workload, demand in items[start : start + _KEYS_PER_TRIP]:
+                        await self._put_demand(
+                            keys=[self._key("demand", workload)],
+                            args=[_micros(demand.at), encode(demand), ttl_ms],
+                            client=pipeline,
+                        )
+                    await pipeline.execute()
+
     async def get_demand(self, workloads: Sequence[str]) -> Mapping[str, DemandObservation]:
-        """Observations that are there, in one round trip."""
+        """Observations that are there, many in a round trip."""
         if not workloads:
             return {}
+        kept: list[Any] = []
         with _away():
-            kept = await self._redis.mget([self._key("demand", name) for name in workloads])
+            for start in range(0, len(workloads), _KEYS_PER_TRIP):
+                names = workloads[start : start + _KEYS_PER_TRIP]
+                kept += await self._redis.mget([self._key("demand", name) for name in names])
         found = {
             name: self._read_demand(payload)
             for name, payload in zip(workloads, kept, strict=True)
@@ -164,9 +190,15 @@ class RedisSignalCache:
             )
 
     async def get_backlog(self, workloads: Sequence[str]) -> Mapping[str, float]:
-        """Sum over unexpired sources, in one round trip and by the cache's clock."""
+        """Sum over unexpired sources, many workloads in a round trip and by the cache's clock."""
         if not workloads:
             return {}
+        sums: dict[str, float] = {}
+        for start in range(0, len(workloads), _KEYS_PER_TRIP):
+            sums |= await self._backlog(workloads[start : start + _KEYS_PER_TRIP])
+        return sums
+
+    async def _backlog(self, workloads: Sequence[str]) -> Mapping[str, float]:
         with _away():
             async with self._redis.pipeline(transaction=False) as pipeline:
                 pipeline.time()
@@ -178,6 +210,8 @@ class RedisSignalCache:
         now_ms = time[0] * 1000 + time[1] // 1000
         sums: dict[str, float] = {}
         for name, entries in zip(workloads, hashes, strict=True):
+            if not entries:
+                continue
             if isinstance(entries, Exception):  # a key of another type
                 self.corrupt_count += 1
                 continue
@@ -199,12 +233,16 @@ class RedisSignalCache:
             return None
         return count if live else None
 
-    async def publish(self, topic: str, payload: bytes) -> None:
+    async def publish(self, topic: str, *payloads: bytes) -> None:
         """Fan out to watchers of every controller replica; lossy by design."""
-        if len(payload) > PAYLOAD_BYTES_MAX:
-            raise ValueError(f"payload: {len(payload)} bytes are more than {PAYLOAD_BYTES_MAX}")
+        check_payloads(payloads)
+        key = self._key("topic", topic)
         with _away():
-            await self._redis.publish(self._key("topic", topic), payload)
+            for start in range(0, len(payloads), _KEYS_PER_TRIP):
+                async with self._redis.pipeline(transaction=False) as pipeline:
+                    for payload in payloads[start : start + _KEYS_PER_TRIP]:
+                        pipeline.publish(key, payload)
+                    await pipeline.execute()
 
     async def subscribe(self, topic: str) -> AsyncGenerator[bytes, None]:
         """Payloads published from the first step of the iteration on, across outages of the cache.

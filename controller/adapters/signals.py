@@ -4,6 +4,7 @@ Called by the caches, real and fake.
 """
 
 import math
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 PAYLOAD_BYTES_MAX = 64 * 1024
@@ -17,6 +18,13 @@ def check_ttl(ttl: timedelta) -> None:
     """Raise ValueError unless the time to live is positive and bounded."""
     if not timedelta(0) < ttl <= _TTL_MAX:
         raise ValueError(f"ttl: {ttl} is not positive and at most {_TTL_MAX.days} days")
+
+
+def check_payloads(payloads: Sequence[bytes]) -> None:
+    """Raise ValueError if one is too large to fan out."""
+    longest = max(map(len, payloads), default=0)
+    if longest > PAYLOAD_BYTES_MAX:
+        raise ValueError(f"payload: {longest} bytes are more than {PAYLOAD_BYTES_MAX}")
 
 
 def check_backlog(source: str, count: float, at: datetime) -> None:

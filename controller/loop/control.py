@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from controller.core.leadtime import DEFAULT_PRIORS, LeadSample, LeadTime, StagePrior, estimate_lead_time
 from controller.core.resources import Outcome, Page, PauseState, TrafficEvent
-from controller.core.tick import on_tick
+from controller.core.tick import on_tick, stands
 from controller.core.types import (
     Contract,
     Decision,
@@ -35,6 +35,7 @@ from controller.core.types import (
 )
 from controller.loop.calendar import events_by_workload
 from controller.loop.forecasting import Forecasting
+from controller.loop.known import KnownWorkloads
 from controller.loop.observe import Observer
 from controller.notify.notifier import Notifier
 from controller.ports import (
@@ -48,6 +49,7 @@ from controller.ports import (
     Store,
     UnavailableError,
     UnitOfWork,
+    Witness,
 )
 from controller.settings import Settings
 from controller.usecases.engines import measured_profiles, with_measured
@@ -57,8 +59,38 @@ from controller.usecases.topics import CHANGES
 log = logging.getLogger(__name__)
 
 PAGE_SIZE = 1000
+# Outcomes of orders are written so many at a time, so that those of a long list are seen before its end.
+OUTCOMES_AT_ONCE = 100
 # How far back events are looked at: one that ended a day ago concerns no plan.
 EVENTS_BACK = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a leader remembers between ticks, and what of it is stored.
+
+    What it remembers is what another would load: states change under the newest fencing token only, and whatever is
+    not certain to be stored is forgotten. ``stored`` holds states as they were written, which their last tick may
+    have left as they stood.
+    """
+
+    token: int
+    state: FleetState
+    stored: Mapping[str, WorkloadState]
+
+    def changed(self, state: FleetState, workloads: Sequence[Workload]) -> dict[str, WorkloadState]:
+        """States that must be written so that another would load ``state``, which is of these workloads."""
+        names = {w.name for w in workloads}
+        found = {
+            name: state.workloads[name]
+            for name in names
+            if not stands(self.stored.get(name), state.workloads[name])
+        }
+        # One whose workload is gone sees no further tick, and says so.
+        for name in state.workloads.keys() - names:
+            if state.workloads[name].last_at is not None:
+                found[name] = replace(state.workloads[name], last_at=None)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +98,15 @@ class World:
     """What the store says at the top of a cycle, read in one transaction."""
 
     workloads: tuple[Workload, ...]
-    state: FleetState
+    memory: Memory
     overrides: Mapping[str, Sequence[Override]]
     pause: PauseState
     events: tuple[TrafficEvent, ...]
+
+    @property
+    def state(self) -> FleetState:
+        """The core's state before this cycle."""
+        return self.memory.state
 
 
 async def read_workloads(uow: UnitOfWork, limit: int) -> tuple[Workload, ...]:
@@ -118,9 +155,14 @@ class Control:
             settings,
         )
         self._pools, self._notifier = tuple(pools), notifier
+        self._registered = KnownWorkloads(settings.workloads_max)
+        self._memory: Memory | None = None
         self._lead: dict[str, LeadTime] = {}
         self._priors = _priors(settings.provisioning_delay_s)
+        self._unmeasured = estimate_lead_time(self._priors)
         self._measured: dict[str, frozenset[str]] = {}  # replicas whose start is stored, by workload
+        self.witness: Witness | None = None  # who else hears of each cycle
+        self._came_of: dict[str, str | None] = {}  # of this cycle's orders, by decision id
         self.decisions: Mapping[str, Decision] = {}  # newest per workload, for metrics
         self.leads: Mapping[str, LeadTime] = {}  # of every workload of the newest tick
         # What the newest tick knew of each workload, and orders by how the actuator took them; for metrics.
@@ -131,7 +173,7 @@ class Control:
     async def workloads(self) -> tuple[Workload, ...]:
         """Read the workloads alone: a scrape needs no more."""
         async with self._store.unit_of_work() as uow:
-            return await read_workloads(uow, self._settings.workloads_max)
+            return await self._registered.read(uow)
 
     async def calendar(
         self, now: datetime, back: timedelta
@@ -139,18 +181,23 @@ class Control:
         """Read what forecasts need: workloads, and events from ``back`` ago on. States stay where they are."""
         end_at = now + timedelta(seconds=self._settings.forecast_horizon_s)
         async with self._store.unit_of_work() as uow:
-            workloads = await read_workloads(uow, self._settings.workloads_max)
+            workloads = await self._registered.read(uow)
             return workloads, tuple(await events_between(uow, now - back, end_at))
 
-    async def world(self, now: datetime) -> World:
-        """Read everything a cycle needs from the store."""
+    async def world(self, now: datetime, token: int) -> World:
+        """Read everything a cycle needs from the store, but for what is known to stand."""
+        memory, self._memory = self._memory, None
         horizon = timedelta(seconds=self._settings.forecast_horizon_s)
         async with self._store.unit_of_work() as uow:
-            workloads = await read_workloads(uow, self._settings.workloads_max)
-            measured = await measured_profiles(uow, workloads)
+            if memory is None or memory.token != token:
+                stored = await uow.states.load()
+                memory = Memory(token, FleetState(stored), stored)
+            workloads = await self._registered.read(uow)
+            if measured := await measured_profiles(uow, workloads):
+                workloads = tuple(with_measured(workload, measured) for workload in workloads)
             return World(
-                workloads=tuple(with_measured(workload, measured) for workload in workloads),
-                state=FleetState(await uow.states.load()),
+                workloads=workloads,
+                memory=memory,
                 overrides=await uow.states.overrides(),
                 pause=await uow.states.pause(),
                 events=tuple(await events_between(uow, now - EVENTS_BACK, now + horizon)),
@@ -162,28 +209,33 @@ class Control:
         ``leads`` is asked before each order: applying many may outlast the lease.
         """
         now = self._clock.now()
-        world = await self.world(now)
+        world = await self.world(now, token)
         views = await self._claimed_views(world.workloads, token)
         await self._measure(views, now)
         tick_input = await self._input(world, views, now)
         state, effects = on_tick(world.state, tick_input)
+        changed = world.memory.changed(state, world.workloads)
         decided = [e.decision for e in effects if isinstance(e, RecordDecision)]
         async with self._store.unit_of_work() as uow:
             await uow.require_leader(token)
             await uow.decisions.append(decided)
-            for effect in effects:
-                if isinstance(effect, StorePlan):
-                    await uow.decisions.save_plan(effect.plan)
-            await uow.states.save({w.name: state.workloads[w.name] for w in world.workloads})
+            await uow.decisions.save_plan(*(e.plan for e in effects if isinstance(e, StorePlan)))
+            await uow.states.save(changed, now)
             await uow.states.keep_contracts(changed_contracts(world.state, state))
             if self._notifier is not None:
                 told = self._notifier.deliveries(world.state, state, world.workloads, now)
                 await uow.notifications.add(told)
             await uow.commit()
+        self._memory = Memory(
+            token, FleetState({**state.workloads, **changed}), {**world.memory.stored, **changed}
+        )
         self.decisions = {**self.decisions, **{d.workload: d for d in decided}}
         self.known = {w.name: w for w in world.workloads}
         self.states = {name: state.workloads[name] for name in self.known}
+        self._came_of = {}
         await self._apply(world, effects, token, leads)
+        if self.witness is not None:
+            self.witness.saw(world.workloads, decided, self._came_of, world.state, state)
         await self._announce(effects)
         return effects
 
@@ -213,7 +265,7 @@ class Control:
             events = events_by_workload(
                 world.events, now - EVENTS_BACK, end_at, self._settings.occurrences_max
             )
-        self.leads = {name: self._lead.get(name) or estimate_lead_time(self._priors) for name in names}
+        self.leads = {name: self._lead.get(name, self._unmeasured) for name in names}
         inputs: list[WorkloadInput] = []
         for w in world.workloads:
             view = views.get(w.name)
@@ -237,66 +289,88 @@ class Control:
 
     async def _measure(self, views: Mapping[str, PoolView], now: datetime) -> None:
         """Turn replicas that just became warm into lead-time samples, once each."""
+        warm_ids: dict[str, frozenset[str]] = {}
+        starts: list[tuple[str, str, datetime, LeadSample]] = []
         for name, view in views.items():
-            warm = [r for r in view.replicas if r.warm and r.stage_s]
+            warm = [r for r in view.replicas if r.stage_s and r.warm]
             fresh = [r for r in warm if r.id not in self._measured.get(name, ())]
-            if not fresh and name in self._lead:
-                continue
-            try:
-                async with self._store.unit_of_work() as uow:
-                    for replica in fresh:
-                        sample = LeadSample(replica.stage_s, _batch_of(replica, view.replicas))
-                        await uow.warmups.append(name, replica.id, now, sample)
-                    samples = await uow.warmups.recent(name)
-                    await uow.commit()
-            except UnavailableError as error:
-                log.warning("lead times of %s wait for the store: %s", name, error)
-                continue
-            self._measured[name] = frozenset(r.id for r in warm)
-            self._lead[name] = estimate_lead_time(self._priors, samples)
+            if fresh or name not in self._lead:
+                warm_ids[name] = frozenset(r.id for r in warm)
+                starts += [
+                    (name, r.id, now, LeadSample(r.stage_s, _batch_of(r, view.replicas))) for r in fresh
+                ]
+        if not warm_ids:
+            return
+        try:
+            async with self._store.unit_of_work() as uow:
+                await uow.warmups.append_all(starts)
+                samples = await uow.warmups.recent_of(list(warm_ids))
+                await uow.commit()
+        except UnavailableError as error:
+            log.warning("lead times of %d workloads wait for the store: %s", len(warm_ids), error)
+            return
+        for name, ids in warm_ids.items():
+            self._measured[name] = ids
+            self._lead[name] = estimate_lead_time(self._priors, samples.get(name, ()))
 
     async def _apply(
         self, world: World, effects: Sequence[Effect], token: int, leads: Callable[[], bool]
     ) -> None:
         by_name = {w.name: w for w in world.workloads}
-        for effect in effects:
-            if not leads():
-                raise StaleFenceError(
-                    "leadership ended while orders were given; the next leader gives the rest"
-                )
-            if isinstance(effect, ScaleTo):
-                await self._scale(by_name[effect.workload], effect, token)
-            elif isinstance(effect, ReplaceReplica):
-                log.warning("%s", effect.sentence)
-                order = self._actuator.replace(by_name[effect.workload], effect.replica_id, fence=token)
-                if problem := await _problem(order):
-                    log.warning("%s of %s stays: %s", effect.replica_id, effect.workload, problem)
+        outcomes: list[Outcome] = []
+        try:
+            for effect in effects:
+                if not isinstance(effect, ScaleTo | ReplaceReplica):
+                    continue
+                if not leads():
+                    raise StaleFenceError(
+                        "leadership ended while orders were given; the next leader gives the rest"
+                    )
+                if isinstance(effect, ScaleTo):
+                    outcomes.append(await self._scale(by_name[effect.workload], effect, token))
+                else:
+                    await self._replace(by_name[effect.workload], effect, token)
+                if len(outcomes) >= OUTCOMES_AT_ONCE:
+                    full, outcomes = outcomes, []
+                    await self._keep(full)
+        finally:
+            await self._keep(outcomes)
 
-    async def _scale(self, workload: Workload, effect: ScaleTo, token: int) -> None:
+    async def _replace(self, workload: Workload, effect: ReplaceReplica, token: int) -> None:
+        log.warning("%s", effect.sentence)
+        order = self._actuator.replace(workload, effect.replica_id, fence=token)
+        if problem := await _problem(order):
+            log.warning("%s of %s stays: %s", effect.replica_id, effect.workload, problem)
+
+    async def _scale(self, workload: Workload, effect: ScaleTo, token: int) -> Outcome:
         problem = await _problem(self._actuator.scale(workload, effect.replicas, fence=token))
         if problem:
             log.warning("%s stays as it is: %s", workload.name, problem)
+        self._came_of[effect.decision_id] = problem
         applied = problem is None
         self.orders["accepted" if applied else "refused"] += 1
-        outcome = Outcome(
+        return Outcome(
             effect.decision_id,
             self._clock.now(),
             applied,
             effect.replicas if applied else None,
             problem or "",
         )
+
+    async def _keep(self, outcomes: Sequence[Outcome]) -> None:
+        if not outcomes:
+            return
         try:
             async with self._store.unit_of_work() as uow:
-                await uow.decisions.outcome(outcome)
+                await uow.decisions.outcome(*outcomes)
                 await uow.commit()
         except PortError as error:
-            log.warning("what came of decision %s is not in the ledger: %s", effect.decision_id, error)
+            log.warning("what came of %d decisions is not in the ledger: %s", len(outcomes), error)
 
     async def _announce(self, effects: Sequence[Effect]) -> None:
         names = sorted({e.decision.workload for e in effects if isinstance(e, RecordDecision)})
         try:
-            for name in names:
-                await self._cache.publish(CHANGES, f"workloads/{name}".encode())
+            await self._cache.publish(CHANGES, *(f"workloads/{name}".encode() for name in names))
         except UnavailableError as error:
             log.debug("watchers will find out by polling: %s", error)
 

@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from zlib import crc32
 
 from controller.accuracy import LEADS, SPAN, HourScore, Standing
+from controller.core.rows import packed
 from controller.core.types import Event, ForecastBand, ForecastState, Trust, Workload
 from controller.loop.near import NearForecasting
 from controller.ports import Clock, ForecastPort, SignalCache, Store, UnavailableError
@@ -73,14 +74,12 @@ class Forecasting:
     async def load(self, workloads: Sequence[Workload]) -> None:
         """Continue with stored forecasts and records after a start or a takeover."""
         self._judged.clear()  # another leader may have gone on meanwhile
-        for workload in workloads:
-            async with self._store.unit_of_work() as uow:
-                stored = await uow.forecasts.latest(workload.name)
-                standing = await uow.accuracy.standing(workload.name)
-            if stored is not None:
-                self.bands.setdefault(workload.name, stored[1])
-            if standing is not None:
-                self.trust.setdefault(workload.name, standing.trust)
+        names = [workload.name for workload in workloads]
+        async with self._store.unit_of_work() as uow:
+            for name, band in (await uow.forecasts.latest_bands(names)).items():
+                self.bands.setdefault(name, band)
+            for name, standing in (await uow.accuracy.standings(names)).items():
+                self.trust.setdefault(name, standing.trust)
 
     async def refresh(self, workloads: Sequence[Workload], events: dict[str, tuple[Event, ...]]) -> int:
         """Refit what is due; return how many forecasts were made."""
@@ -149,7 +148,7 @@ class Forecasting:
             if made.parts is not None:
                 await uow.accuracy.put_parts(made.parts)
             await uow.commit()
-        self.bands[name] = made.band
+        self.bands[name] = replace(made.band, qps=packed(made.band.qps))
         await self._announce(name)
         trust, sentence = Trust.UNPROVEN, ""
         if earlier is not None:

@@ -79,12 +79,10 @@ class Observer:
             self._meter.set_windows(workload.name, policy.stable_window, policy.panic_window)
         observed = await self._measure(workloads, views)
         self._demand.update(observed)
-        for name, demand in observed.items():
-            try:
-                await self._cache.put_demand(name, demand, self._ttl)
-            except UnavailableError as error:
-                log.warning("live demand stays in memory: %s", error)
-                break
+        try:
+            await self._cache.put_demands(observed, self._ttl)
+        except UnavailableError as error:
+            log.warning("live demand stays in memory: %s", error)
         await self.flush()
 
     async def _measure(
@@ -138,7 +136,7 @@ class Observer:
             mine = known.get(name)
             if mine is None or observation.at > mine.at:
                 known[name] = observation
-        return {
-            name: replace(d, backlog_count=d.backlog_count + backlog.get(name, 0.0))
-            for name, d in known.items()
-        }
+        for name in backlog.keys() & known.keys():
+            demand = known[name]
+            known[name] = replace(demand, backlog_count=demand.backlog_count + backlog[name])
+        return known

@@ -174,4 +174,4 @@ async def get_status(store: Store, workload: str) -> WorkloadState:
     """Read where a workload stands; empty before the first tick. Raise MissingError."""
     async with store.unit_of_work() as uow:
         await find_workload(uow, workload)
-        return (await uow.states.load()).get(workload, WorkloadState())
+        return (await uow.states.load([workload])).get(workload, WorkloadState())

@@ -5,10 +5,10 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from controller.adapters.signals import (
-    PAYLOAD_BYTES_MAX,
     QUEUE_LENGTH_MAX,
     SOURCES_MAX,
     check_backlog,
+    check_payloads,
     check_ttl,
 )
 from controller.core.types import DemandObservation
@@ -37,6 +37,11 @@ class FakeSignalCache:
         expires_at, kept = self._demand.get(workload, (now, demand))
         if expires_at <= now or kept.at <= demand.at:
             self._demand[workload] = (now + ttl, demand)
+
+    async def put_demands(self, demands: Mapping[str, DemandObservation], ttl: timedelta) -> None:
+        """Keep the newest observations."""
+        for workload, demand in demands.items():
+            await self.put_demand(workload, demand, ttl)
 
     async def get_demand(self, workloads: Sequence[str]) -> Mapping[str, DemandObservation]:
         """Observations that are there."""
@@ -72,13 +77,12 @@ class FakeSignalCache:
                 sums[name] = sums.get(name, 0.0) + count
         return sums
 
-    async def publish(self, topic: str, payload: bytes) -> None:
+    async def publish(self, topic: str, *payloads: bytes) -> None:
         """Fan out to watchers; one that does not keep up misses the newest."""
-        if len(payload) > PAYLOAD_BYTES_MAX:
-            raise ValueError(f"payload: {len(payload)} bytes are more than {PAYLOAD_BYTES_MAX}")
+        check_payloads(payloads)
         self._answer()
         for queue in self._watchers.get(topic, ()):
-            if queue.qsize() < QUEUE_LENGTH_MAX:
+            for payload in payloads[: max(0, QUEUE_LENGTH_MAX - queue.qsize())]:
                 queue.put_nowait(payload)
 
     async def subscribe(self, topic: str) -> AsyncGenerator[bytes, None]:

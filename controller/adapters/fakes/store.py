@@ -287,8 +287,7 @@ class _Workloads:
 
     async def marks(self) -> Mapping[str, str]:
         tables = await self._at.read()
-        # One that was deleted and made anew has the generation it had before.
-        return {name: f"{hash(workload)}" for name, workload in tables.workloads.items()}
+        return {name: repr(workload) for name, workload in tables.workloads.items()}
 
     async def many(self, names: Collection[str]) -> Sequence[Workload]:
         tables = await self._at.read()

@@ -5,12 +5,12 @@ through the unit of work.
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from sqlalchemy import func, select
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import Text, cast, func, select
+from sqlalchemy.dialects.postgresql import ARRAY, insert
 
 from controller.accuracy import HourScore, Parts, Standing
 from controller.adapters.codec import decode
@@ -90,6 +90,16 @@ class PostgresAccuracyStore:
                 set_={"body": statement.excluded.body, "written_at": func.clock_timestamp()},
             )
         )
+
+    async def standings(self, workloads: Sequence[str]) -> Mapping[str, Standing]:
+        """Standings of workloads that have one."""
+        column = tables.forecast_standings.c
+        rows = await self._session.execute(
+            select(column.workload, column.body).where(
+                column.workload == func.any(cast(list(workloads), ARRAY(Text)))
+            )
+        )
+        return {row.workload: decode(Standing, row.body) for row in rows}
 
     async def standing(self, workload: str) -> Standing | None:
         """A workload's standing, or None before the first."""

@@ -4,7 +4,7 @@ Promises: records are immutable, so storing one again is a no-op; state is repla
 unit of work.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -17,8 +17,10 @@ from controller.adapters.pages import cut, last_key, page_size
 from controller.adapters.postgres import tables
 from controller.adapters.postgres.database import Session
 from controller.adapters.postgres.partitions import DECISIONS, Partitions
+from controller.adapters.postgres.rows import RowsLoader, insert_rows
 from controller.core.leadtime import LeadSample
 from controller.core.resources import ForecastRun, Outcome, Page, PauseState
+from controller.core.tick import ticked
 from controller.core.types import CapacityPlan, Contract, Decision, ForecastBand, Override, WorkloadState
 from controller.ports import NotFoundError
 
@@ -28,6 +30,13 @@ _NEWEST = text("""
         SELECT id FROM forecasts WHERE workload = name ORDER BY origin_at DESC, created_at DESC, id LIMIT 1
     ) AS run
 """)
+# The driver of its own, which may answer in binary: text of four thousand numbers a workload takes minutes to read.
+_LATEST_BANDS = """
+    SELECT name, run.band::text, run.qps FROM unnest(%s::text[]) AS name CROSS JOIN LATERAL (
+        SELECT band, qps FROM forecasts WHERE workload = name ORDER BY origin_at DESC, created_at DESC, id LIMIT 1
+    ) AS run
+"""
+_BANDS_PER_STATEMENT = 500
 
 
 class PostgresForecastStore:
@@ -71,6 +80,20 @@ class PostgresForecastStore:
         """Id of the newest run by origin, for workloads that have any."""
         rows = await self._session.execute(_NEWEST, {"workloads": list(workloads)})
         return {row.workload: row.id for row in rows}
+
+    async def latest_bands(self, workloads: Sequence[str]) -> Mapping[str, ForecastBand]:
+        """Bands of the newest runs by origin, for workloads that have any."""
+        found: dict[str, ForecastBand] = {}
+        for start in range(0, len(workloads), _BANDS_PER_STATEMENT):
+            with self._session.limited():
+                async with self._session.driver.cursor(binary=True) as cursor:
+                    cursor.adapters.register_loader(cursor.adapters.types.get_oid("float8[]"), RowsLoader)
+                    await cursor.execute(
+                        _LATEST_BANDS, (list(workloads[start : start + _BANDS_PER_STATEMENT]),)
+                    )
+                    async for name, body, qps in cursor:
+                        found[name] = replace(decode(ForecastBand, body), qps=qps)
+        return found
 
     async def put_said(self, workload: str, record: bytes) -> None:
         """Replace what near demand remembers of a workload's forecasts."""
@@ -117,8 +140,9 @@ class PostgresDecisionStore:
         if not decisions:
             return
         await self._partitions.ensure(self._session, DECISIONS, {decision.at for decision in decisions})
-        await self._session.execute(
-            insert(tables.decisions).on_conflict_do_nothing(),
+        await insert_rows(
+            self._session,
+            tables.decisions,
             [
                 {
                     "id": decision.id,
@@ -132,19 +156,17 @@ class PostgresDecisionStore:
                 }
                 for decision in decisions
             ],
+            conflict="DO NOTHING",
         )
 
-    async def outcome(self, outcome: Outcome) -> None:
-        """Attach what came of a decision; a later outcome replaces an earlier one."""
-        statement = insert(tables.outcomes).values(
-            decision_id=outcome.decision_id, at=outcome.at, body=outcome
-        )
-        await self._session.execute(
-            statement.on_conflict_do_update(
-                index_elements=["decision_id"],
-                set_={"at": statement.excluded.at, "body": statement.excluded.body},
-                where=tables.outcomes.c.at <= statement.excluded.at,
-            )
+    async def outcome(self, *outcomes: Outcome) -> None:
+        """Attach what came of decisions; a later outcome replaces an earlier one."""
+        await insert_rows(
+            self._session,
+            tables.outcomes,
+            [{"decision_id": each.decision_id, "at": each.at, "body": each} for each in outcomes],
+            conflict="(decision_id) DO UPDATE SET at = excluded.at, body = excluded.body "
+            "WHERE kept.at <= excluded.at",
         )
 
     async def get(self, decision_id: str) -> tuple[Decision, Outcome | None]:
@@ -186,18 +208,22 @@ class PostgresDecisionStore:
         found = [_decision(row) for row in await self._session.execute(query)]
         return cut(found, [(decision.at, decision.id) for decision, _ in found], size)
 
-    async def save_plan(self, plan: CapacityPlan) -> None:
-        """Store an immutable revision; the same (workload, revision) again is a no-op."""
-        await self._session.execute(
-            insert(tables.capacity_plans)
-            .values(
-                workload=plan.workload,
-                revision=plan.revision,
-                created_at=plan.created_at,
-                digest=plan.digest,
-                body=plan,
-            )
-            .on_conflict_do_nothing()
+    async def save_plan(self, *plans: CapacityPlan) -> None:
+        """Store immutable revisions; the same (workload, revision) again is a no-op."""
+        await insert_rows(
+            self._session,
+            tables.capacity_plans,
+            [
+                {
+                    "workload": plan.workload,
+                    "revision": plan.revision,
+                    "created_at": plan.created_at,
+                    "digest": plan.digest,
+                    "body": plan,
+                }
+                for plan in plans
+            ],
+            conflict="DO NOTHING",
         )
 
     async def plan(self, workload: str, revision: int | None = None) -> CapacityPlan:
@@ -223,30 +249,59 @@ def _decision(row: Row[Any]) -> tuple[Decision, Outcome | None]:
     return decode(Decision, row.body), None if row.outcome is None else decode(Outcome, row.outcome)
 
 
+# A plan is far larger than the state around it, and is stored already.
+_STATES = text("""
+    SELECT states.workload, states.body, plans.body AS plan, (SELECT at FROM ticks) AS ticked_at
+    FROM workload_states AS states LEFT JOIN capacity_plans AS plans ON plans.workload = states.workload
+        AND plans.revision = CAST(states.body -> 'plan' ->> 'revision' AS bigint)
+        AND states.body -> 'plan' ->> 'digest' = ''
+    WHERE CAST(:workloads AS text[]) IS NULL OR states.workload = ANY(CAST(:workloads AS text[]))
+""")
+_TICKED = text("INSERT INTO ticks (at) VALUES (:at) ON CONFLICT (singleton) DO UPDATE SET at = excluded.at")
+
+
+def _referring(state: WorkloadState) -> WorkloadState:
+    """The state with a reference in the place of its plan: who does not know references makes the plan anew."""
+    if state.plan is None:
+        return state
+    return replace(state, plan=replace(state.plan, floors=(), need=(), digest=""))
+
+
+def _is_reference(plan: CapacityPlan) -> bool:
+    return not plan.digest and not plan.floors and not plan.need
+
+
 class PostgresStateStore:
     """Implements `controller.ports.StateStore`."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    async def load(self) -> Mapping[str, WorkloadState]:
-        """Every stored state, by workload."""
-        column = tables.workload_states.c
-        rows = await self._session.execute(select(column.workload, column.body))
-        return {row.workload: decode(WorkloadState, row.body) for row in rows}
+    async def load(self, workloads: Collection[str] | None = None) -> Mapping[str, WorkloadState]:
+        """Every stored state, or those of these workloads, as the newest tick left them."""
+        names = None if workloads is None else list(workloads)
+        rows = await self._session.execute(_STATES, {"workloads": names})
+        found: dict[str, WorkloadState] = {}
+        for row in rows:
+            state = decode(WorkloadState, row.body)
+            if row.plan is not None and state.plan is not None and _is_reference(state.plan):
+                plan = decode(CapacityPlan, row.plan)
+                # Another plan under this number, as after a restored backup: without its digest it is made anew.
+                if plan.created_at == state.plan.created_at:
+                    state = replace(state, plan=plan)
+            found[row.workload] = state if row.ticked_at is None else ticked(state, row.ticked_at)
+        return found
 
-    async def save(self, states: Mapping[str, WorkloadState]) -> None:
-        """Replace the given states."""
-        if not states:
-            return
-        statement = insert(tables.workload_states)
-        await self._session.execute(
-            statement.on_conflict_do_update(
-                index_elements=["workload"],
-                set_={"body": statement.excluded.body, "written_at": func.clock_timestamp()},
-            ),
-            [{"workload": workload, "body": states[workload]} for workload in sorted(states)],
+    async def save(self, states: Mapping[str, WorkloadState], ticked_at: datetime | None = None) -> None:
+        """Replace the given states, and keep when the tick was."""
+        await insert_rows(
+            self._session,
+            tables.workload_states,
+            [{"workload": workload, "body": _referring(states[workload])} for workload in sorted(states)],
+            conflict="(workload) DO UPDATE SET body = excluded.body, written_at = clock_timestamp()",
         )
+        if ticked_at is not None:
+            await self._session.execute(_TICKED, {"at": ticked_at})
 
     async def keep_contracts(self, contracts: Sequence[tuple[str, Contract]]) -> None:
         """Keep how contracts stand; later words on the same occurrence replace earlier ones."""
@@ -324,6 +379,14 @@ class PostgresStateStore:
         )
 
 
+_RECENT = text("""
+    SELECT name AS workload, start.body FROM unnest(CAST(:workloads AS text[])) AS name CROSS JOIN LATERAL (
+        SELECT body, at, replica_id FROM warmups WHERE workload = name ORDER BY at DESC, replica_id LIMIT :limit
+    ) AS start
+    ORDER BY name, start.at DESC, start.replica_id
+""")
+
+
 class PostgresWarmupStore:
     """Implements `controller.ports.WarmupStore`."""
 
@@ -341,6 +404,28 @@ class PostgresWarmupStore:
                 set_={"at": statement.excluded.at, "body": statement.excluded.body},
             )
         )
+
+    async def append_all(self, starts: Sequence[tuple[str, str, datetime, LeadSample]]) -> None:
+        """Store measured starts, each of another replica."""
+        await insert_rows(
+            self._session,
+            tables.warmups,
+            [
+                {"workload": workload, "replica_id": replica_id, "at": at, "body": sample}
+                for workload, replica_id, at, sample in starts
+            ],
+            conflict="(workload, replica_id) DO UPDATE SET at = excluded.at, body = excluded.body",
+        )
+
+    async def recent_of(
+        self, workloads: Sequence[str], limit: int = 50
+    ) -> Mapping[str, Sequence[LeadSample]]:
+        """As `recent`, of workloads that have any."""
+        rows = await self._session.execute(_RECENT, {"workloads": list(workloads), "limit": limit})
+        found: dict[str, list[LeadSample]] = {}
+        for row in rows:
+            found.setdefault(row.workload, []).append(decode(LeadSample, row.body))
+        return found
 
     async def recent(self, workload: str, limit: int = 50) -> Sequence[LeadSample]:
         """Newest first."""

@@ -4,12 +4,13 @@ Promises: a change is refused, not merged, when somebody else changed the resour
 revision. A refused write leaves the transaction usable. Called through the unit of work.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import NoReturn
 
-from sqlalchemy import ColumnElement, delete, func, insert, or_, select, text, tuple_, update
+from sqlalchemy import ColumnElement, Text, cast, delete, func, insert, or_, select, text, tuple_, update
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from controller.adapters.codec import decode
@@ -20,6 +21,7 @@ from controller.core.resources import AuditEntry, Page, TrafficEvent
 from controller.core.types import Workload
 from controller.ports import ConflictError, NotFoundError
 
+_MARKS = text("SELECT name, CAST(xmin AS text) || '/' || generation AS mark FROM workloads")
 _KNOWN = text("SELECT name FROM workloads WHERE name = ANY(CAST(:names AS text[]))")
 
 
@@ -44,6 +46,19 @@ class PostgresWorkloadStore:
     async def known(self, names: Collection[str]) -> set[str]:
         """Which of these exist."""
         return set((await self._session.execute(_KNOWN, {"names": list(names)})).scalars())
+
+    async def marks(self) -> Mapping[str, str]:
+        """A mark per workload that changes with every write of it: what wrote the row, and which of its writes."""
+        return {row.name: row.mark for row in await self._session.execute(_MARKS)}
+
+    async def many(self, names: Collection[str]) -> Sequence[Workload]:
+        """Those of these that exist."""
+        rows = await self._session.execute(
+            select(self._table.c.body, self._table.c.generation).where(
+                self._table.c.name == func.any(cast(list(names), ARRAY(Text)))
+            )
+        )
+        return [replace(decode(Workload, row.body), generation=row.generation) for row in rows]
 
     async def create(self, workload: Workload) -> Workload:
         """Raise ConflictError if the name is taken."""

@@ -179,6 +179,20 @@ async def test_other_bad_fields_are_refused_by_name(cache: SignalCache) -> None:
         await cache.publish("t", bytes(PAYLOAD_BYTES_MAX + 1))
 
 
+async def test_many_workloads_are_kept_at_once_each_the_newest(cache: SignalCache) -> None:
+    names = [f"w{number}" for number in range(2500)]  # more than go in one round trip
+    await cache.put_demand("w7", observation(NOW + SECOND, qps=7.0), TTL)
+
+    await cache.put_demands({name: observation(qps=1.0) for name in names}, TTL)
+    await cache.put_demands({}, TTL)
+
+    found = await cache.get_demand([*names, "absent"])
+    assert set(names) == found.keys()
+    assert {"w7"} == {name for name, demand in found.items() if demand.stable_qps == 7.0}
+    with pytest.raises(ValueError, match="ttl"):
+        await cache.put_demands({"w": observation()}, timedelta(0))
+
+
 async def test_names_may_hold_any_characters(cache: SignalCache) -> None:
     names = ["a:b", "a b", "流量", "{w}", "w\n", "%s"]
     for index, name in enumerate(names):
@@ -222,9 +236,10 @@ async def receive(
 async def test_every_watcher_of_a_topic_gets_payloads_in_order(cache: SignalCache) -> None:
     first, _ = await receive(cache, "topic", 3)
     second, _ = await receive(cache, "topic", 3)
-    await cache.publish("another", b"not for them")
-    for payload in (b"1", b"", b"\x00\xff"):
-        await cache.publish("topic", payload)
+    await cache.publish("another", b"not for them", b"nor this")
+    await cache.publish("topic", b"1")
+    await cache.publish("topic", b"", b"\x00\xff")
+    await cache.publish("topic")
 
     got = await asyncio.wait_for(asyncio.gather(first, second), 30)
 

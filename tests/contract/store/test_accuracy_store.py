@@ -97,6 +97,7 @@ async def test_a_standing_is_replaced_whole(store: Store) -> None:
         await unit.accuracy.put_standing(standing)
 
         assert standing == await unit.accuracy.standing("rec")
+        assert {"rec": standing} == await unit.accuracy.standings(["rec", "absent"])
 
 
 async def test_old_parts_and_scores_go_and_young_ones_stay(store: Store) -> None:

@@ -32,6 +32,7 @@ from controller.core.types import (
     Mode,
     Override,
     OverrideKind,
+    PastNeed,
     Reason,
     ScaleChange,
     Source,
@@ -540,6 +541,7 @@ async def test_a_forecast_reads_back_whole_and_the_newest_origin_is_latest(store
 
         assert forecast(1) == await unit.forecasts.latest("recommender")
         assert await unit.forecasts.latest("absent") is None
+        assert {"recommender": forecast(1)[1]} == await unit.forecasts.latest_bands(["recommender", "absent"])
 
 
 async def test_as_of_answers_what_was_known_then(store: Store) -> None:
@@ -559,6 +561,7 @@ async def test_a_forecast_is_immutable_and_may_have_no_quantiles(store: Store) -
         await unit.forecasts.save(*forecast(0, qps=((9.0, 9.0),)))
 
         assert forecast(0, qps=()) == await unit.forecasts.latest("recommender")
+        assert {"recommender": forecast(0, qps=())[1]} == await unit.forecasts.latest_bands(["recommender"])
 
 
 async def test_what_forecasts_said_is_replaced_whole_and_bytes_come_back_as_they_were(store: Store) -> None:
@@ -645,10 +648,64 @@ async def test_states_are_replaced_whole(store: Store) -> None:
     async with store.unit_of_work() as unit:
         assert await unit.states.load() == {}
         await unit.states.save({})
-        await unit.states.save({"b": state, "a": state})
+        await unit.decisions.save_plan(plan())
+        await unit.states.save({"recommender": state, "b": state})
         await unit.states.save({"b": WorkloadState(last_at=MIDNIGHT)})
 
-        assert {"a": state, "b": WorkloadState(last_at=MIDNIGHT)} == await unit.states.load()
+        assert {"recommender": state, "b": WorkloadState(last_at=MIDNIGHT)} == await unit.states.load()
+        assert {"recommender": state} == await unit.states.load(["recommender", "absent"])
+        assert await unit.states.load([]) == {}
+
+
+async def test_a_state_that_a_tick_left_as_it_stood_is_read_as_that_tick_left_it(store: Store) -> None:
+    stood = WorkloadState(
+        4, needs=(PastNeed(MIDNIGHT, 2), PastNeed(MIDNIGHT + MINUTE, 4)), last_at=MIDNIGHT + MINUTE
+    )
+    gone = replace(stood, last_at=None)
+    async with store.unit_of_work() as unit:
+        await unit.states.save({"stood": stood, "gone": gone}, MIDNIGHT + MINUTE)
+        await unit.states.save({}, MIDNIGHT + HOUR)
+
+        later = replace(
+            stood, needs=(*stood.needs[:1], PastNeed(MIDNIGHT + HOUR, 4)), last_at=MIDNIGHT + HOUR
+        )
+        assert {"stood": later, "gone": gone} == await unit.states.load()
+
+
+async def test_a_state_whose_plan_is_another_one_by_now_has_a_plan_that_is_made_anew(store: Store) -> None:
+    """As after a backup of the plans was restored: a plan without its digest is no plan to go by."""
+    async with store.unit_of_work() as unit:
+        await unit.decisions.save_plan(replace(plan(), created_at=MIDNIGHT - HOUR))
+        await unit.states.save({"recommender": WorkloadState(4, plan=plan())})
+
+        kept = (await unit.states.load())["recommender"].plan
+        assert kept is not None
+        assert kept.revision == plan().revision
+        assert kept.digest == "" or kept == plan()
+
+
+async def test_marks_tell_which_workloads_were_written(store: Store) -> None:
+    async with store.unit_of_work() as unit:
+        for name in ("a", "b", "c"):
+            await unit.workloads.create(workload(name))
+        await unit.commit()
+    async with store.unit_of_work() as unit:
+        before = await unit.workloads.marks()
+        await unit.workloads.update(workload("a", max_replicas=99), expected_generation=None)
+        await unit.workloads.delete("b", expected_generation=None)
+        await unit.commit()
+
+    async with store.unit_of_work() as unit:
+        after = await unit.workloads.marks()
+        found = await unit.workloads.many(["a", "b", "c"])
+    assert before.keys() == {"a", "b", "c"}
+    assert after.keys() == {"a", "c"}
+    assert before["a"] != after["a"]
+    assert before["c"] == after["c"]
+    assert sorted(found, key=lambda w: w.name) == [
+        workload("a", max_replicas=99, generation=2),
+        workload("c", generation=1),
+    ]
 
 
 async def test_overrides_are_kept_until_deleted(store: Store) -> None:
@@ -691,6 +748,12 @@ async def test_lead_times_are_newest_first_one_per_replica(store: Store) -> None
         assert [sample(9.0), sample(3.0)] == list(await unit.warmups.recent("w", limit=2))
         assert len(await unit.warmups.recent("w")) == 4
         assert list(await unit.warmups.recent("absent")) == []
+        await unit.warmups.append_all(
+            [("v", "r", MIDNIGHT, sample(5.0)), ("w", "r3", MIDNIGHT + 2 * HOUR, sample(7.0))]
+        )
+        assert {"v": [sample(5.0)], "w": [sample(7.0), sample(9.0)]} == await unit.warmups.recent_of(
+            ["w", "v", "absent"], limit=2
+        )
 
 
 async def test_a_response_is_remembered_once(store: Store) -> None:
