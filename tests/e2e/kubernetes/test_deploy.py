@@ -1,9 +1,11 @@
 """What deploy/ installs: the real API server accepts every object, and the service account may do just what is done."""
 
+import asyncio
 import json
 import subprocess
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,14 @@ import pytest_asyncio
 import yaml
 
 from controller.actuators.kubernetes import KubeApi, KubernetesActuator
+from controller.actuators.kubernetes.events import EventRecorder
 from controller.adapters.clock import SystemClock
-from controller.core.types import Mode
+from controller.adapters.fakes.cache import FakeSignalCache
+from controller.adapters.fakes.store import FakeStore
+from controller.api.calls import ApiDependencies
+from controller.core.types import Alarm, AlarmKind, FleetState, Mode, Workload, WorkloadState
+from controller.crd.status import Facts
+from controller.crd.sync import Synchroniser
 from controller.ports import ConflictError
 from engines.triton_repository import ServedModel
 from tests.e2e.cluster.controlplane import ControlPlane
@@ -28,7 +36,7 @@ _PLURALS = {
     "PodDisruptionBudget": "poddisruptionbudgets",
     "HorizontalPodAutoscaler": "horizontalpodautoscalers",
 }
-_CLUSTER_WIDE = {"ClusterRole", "ClusterRoleBinding", "Namespace"}
+_CLUSTER_WIDE = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "Namespace"}
 
 
 def rendered(binary: Path, *arguments: str) -> list[dict[str, Any]]:
@@ -106,6 +114,14 @@ async def test_the_chart_refuses_values_it_does_not_know(cluster_binary: Path, t
         rendered(cluster_binary, "helm-template", str(DEPLOY / "helm/forecrest"), "forecrest", values)
 
 
+async def test_the_custom_resources_can_be_left_out(cluster_binary: Path, tmp_path: Path) -> None:
+    values = _values(tmp_path, customResources={"enabled": False}, restoreOnUninstall=False)
+    built = rendered(cluster_binary, "helm-template", str(DEPLOY / "helm/forecrest"), "forecrest", values)
+
+    assert "forecrest.dev" not in json.dumps([i for i in built if i["kind"] == "ClusterRole"])
+    assert "CustomResourceDefinition" not in {i["kind"] for i in built}
+
+
 @pytest.mark.parametrize("name", ["triton.yaml", "hpa.yaml"])
 async def test_the_api_server_accepts_the_examples(name: str, admin: KubeApi, namespaces: None) -> None:
     await accepts(admin, list(yaml.safe_load_all((DEPLOY / "examples" / name).read_text())))
@@ -119,24 +135,103 @@ async def test_kustomize_and_the_chart_grant_the_same(cluster_binary: Path) -> N
 
 
 def _roles(items: list[dict[str, Any]]) -> dict[str, Any]:
-    return {i["metadata"]["name"]: i["rules"] for i in items if i["kind"] == "ClusterRole"}
+    """What the controller and its users may do; the hook that cleans up after the chart is the chart's own."""
+    return {
+        i["metadata"]["name"]: i["rules"]
+        for i in items
+        if i["kind"] == "ClusterRole" and "helm.sh/hook" not in i["metadata"].get("annotations", {})
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """What acts with the chart's service account and nothing more, and what that account is granted."""
+
+    actuator: KubernetesActuator
+    recorder: EventRecorder
+    synchroniser: Synchroniser
+    rules: list[dict[str, Any]]
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def as_installed(
     plane: ControlPlane, admin: KubeApi, cluster_binary: Path, namespace: str, namespaces: None
-) -> AsyncIterator[tuple[KubernetesActuator, list[dict[str, Any]]]]:
-    """An actuator with the chart's service account and nothing more, and what that account is granted."""
+) -> AsyncIterator[Installed]:
+    """Everything that calls the API server, as the chart installs it."""
     built = rendered(cluster_binary, "helm-template", str(DEPLOY / "helm/forecrest"), "forecrest")
-    granted = [i for i in built if i["kind"] in {"ServiceAccount", "ClusterRole", "ClusterRoleBinding"}]
-    for item in granted:
-        with suppress(ConflictError):
-            await admin.create(path_of(item), item)
+    kinds = {"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"}
+    for item in built:
+        if item["kind"] in kinds and "helm.sh/hook" not in item["metadata"].get("annotations", {}):
+            with suppress(ConflictError):
+                await admin.create(path_of(item), item)
+    bound = {i["roleRef"]["name"] for i in built if i["kind"] == "ClusterRoleBinding"}
     asked = {"spec": {"audiences": ["https://kubernetes.default.svc"], "expirationSeconds": 3600}}
     answer = await admin.create("/api/v1/namespaces/forecrest/serviceaccounts/forecrest/token", asked)
-    actuator = KubernetesActuator(plane.api("forecrest", answer["status"]["token"]), SystemClock())
-    yield actuator, granted
+    token, clock = answer["status"]["token"], SystemClock()
+    actuator = KubernetesActuator(plane.api("forecrest", token), clock)
+    recorder = EventRecorder(actuator, plane.api("forecrest", token), clock, "test")
+    deps = ApiDependencies(FakeStore(), FakeSignalCache(clock), clock)
+    synchroniser = Synchroniser(
+        plane.api("forecrest", token), deps, leads=lambda: True, facts=lambda _: Facts(), limit=100
+    )
+    tasks = [asyncio.create_task(recorder.run()), asyncio.create_task(synchroniser.run())]
+    rules = [
+        rule
+        for i in built
+        if i["kind"] == "ClusterRole" and i["metadata"]["name"] in bound
+        for rule in i["rules"]
+    ]
+    yield Installed(actuator, recorder, synchroniser, rules)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await synchroniser.close()
+    await recorder.close()
     await actuator.close()
+
+
+async def say_twice(admin: KubeApi, installed: Installed, w: Workload) -> None:
+    """One Event, and its series."""
+    alarm = Alarm(AlarmKind.PREWARM_LATE, w.name, "sale", "late")
+    for _ in range(2):
+        after = FleetState({w.name: WorkloadState(alarms=(alarm,))})
+        installed.recorder.saw([w], [], {}, FleetState(), after)
+
+    async def is_said() -> bool:
+        found = await admin.get(f"/apis/events.k8s.io/v1/namespaces/{w.namespace}/events")
+        return any((e.get("series") or {}).get("count") == 2 for e in found["items"])
+
+    await eventually(is_said)
+
+
+async def declare_and_delete(admin: KubeApi, namespace: str) -> None:
+    """A Workload and a TrafficEvent from their creation to their end."""
+    paths: list[str] = []
+    for body in yaml.safe_load_all((DEPLOY / "examples/workload.yaml").read_text()):
+        body["metadata"]["namespace"] = namespace
+        path = f"/apis/forecrest.dev/v1alpha1/namespaces/{namespace}/{body['kind'].lower()}s"
+        await admin.create(path, body)
+        paths.append(f"{path}/{body['metadata']['name']}")
+
+    async def are_synced() -> bool:
+        found = [await admin.get(path) for path in paths]
+        return all(
+            any(
+                c["type"] == "Synced" and c["status"] == "True"
+                for c in f.get("status", {}).get("conditions", ())
+            )
+            for f in found
+        )
+
+    await eventually(are_synced)
+    for path in reversed(paths):
+        await admin.delete(path)
+
+    async def are_gone() -> bool:
+        kinds = [path.rpartition("/")[0] for path in paths]
+        return not any([(await admin.get(kind))["items"] for kind in kinds])
+
+    await eventually(are_gone)
 
 
 async def test_the_service_account_may_do_what_is_done_and_nothing_else(
@@ -145,9 +240,9 @@ async def test_the_service_account_may_do_what_is_done_and_nothing_else(
     kubelet: ProcessKubelet,
     namespace: str,
     model: ServedModel,
-    as_installed: tuple[KubernetesActuator, list[dict[str, Any]]],
+    as_installed: Installed,
 ) -> None:
-    actuator, granted = as_installed
+    actuator = as_installed.actuator
     deployments = f"/apis/apps/v1/namespaces/{namespace}/deployments"
     stateful = triton("ranker", model)
     stateful["spec"]["serviceName"] = "ranker"
@@ -180,6 +275,8 @@ async def test_the_service_account_may_do_what_is_done_and_nothing_else(
     await actuator.scale(owned, 1, fence=1)  # says which pod leaves first
     await actuator.replace(owned, pool[0].id, fence=1)
     await actuator.restore_all()
+    await say_twice(admin, as_installed, owned)
+    await declare_and_delete(admin, namespace)
 
     used, refused = set[tuple[str, str, str]](), set[tuple[str, str, str]]()
     for line in plane.audit_log.read_text().splitlines():
@@ -191,9 +288,7 @@ async def test_the_service_account_may_do_what_is_done_and_nothing_else(
             (refused if entry["responseStatus"]["code"] == 403 else used).add(call)
     allowed = {
         (group, resource, verb)
-        for item in granted
-        if item["kind"] == "ClusterRole"
-        for rule in item["rules"]
+        for rule in as_installed.rules
         for group in rule["apiGroups"]
         for resource in rule["resources"]
         for verb in rule["verbs"]
