@@ -313,6 +313,7 @@ async def sweep(
     qps_from: float = 10.0,
     precision: float = 0.05,
     on_point: Callable[[Batching, LoadPoint], None] = lambda _batching, _point: None,
+    measure: Callable[..., Awaitable[LoadPoint]] = measure_here,
 ) -> list[ProfileRow]:
     """Load the model with each batching in turn and find what it sustains; the model is left as it was."""
     done: list[ProfileRow] = []
@@ -327,6 +328,7 @@ async def sweep(
                 precision=precision,
                 duration_s=duration_s,
                 on_point=lambda point, batching=batching: on_point(batching, point),  # type: ignore[misc]
+                measure=measure,
             )
             done.append(ProfileRow(batching, found))
     finally:

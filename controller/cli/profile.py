@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from engines.profile import LoadPoint, Objective, ProfileRow
 
 _TOOL = "forecrest engine profile"
+_SENDERS = ("auto", "perf_analyzer", "own")
 _POINTS_MAX = 200
 
 
@@ -50,6 +51,9 @@ def profile(
     instances: Annotated[str, typer.Option(help="Model instances per replica to try.")] = "1",
     seconds: Annotated[float, typer.Option(min=1, max=300, help="Load per rate; longer below 40 QPS.")] = 5.0,
     start_qps: Annotated[float, typer.Option(min=1, max=100_000, help="The first rate.")] = 20.0,
+    sender: Annotated[
+        str, typer.Option(help="perf_analyzer, own, or auto: perf_analyzer where it is installed.")
+    ] = "auto",
     record: Annotated[
         str | None, typer.Option(metavar="ENGINE", help="Record the best in the registry, under this engine.")
     ] = None,
@@ -70,33 +74,47 @@ def profile(
 
     if record is not None and not gpu_type:
         raise CliError("--gpu-type: is needed with --record; say which GPU this was measured on.", EXIT_USAGE)
+    if sender not in _SENDERS:
+        raise CliError(f"--sender: {sender!r} is unknown; choose {', '.join(_SENDERS)}.", EXIT_USAGE)
     rows = grid(
         _numbers(batch, "--batch", 1, 4096),
         _numbers(queue_delay_us, "--queue-delay-us", 0, 1_000_000),
         _numbers(instances, "--instances", 1, 64),
     )
     objective = Objective(latency_ms_p99=slo_ms)
-    measured = run(_measure(endpoint, model, rows, objective, seconds, start_qps))
+    used, measured = run(_measure(endpoint, model, rows, objective, seconds, start_qps, sender))
     found = best(measured)
     if as_json:
-        print_json({"model": model, "slo_ms": slo_ms, "rows": [_plain(row) for row in measured]})
+        print_json(
+            {"model": model, "slo_ms": slo_ms, "sender": used, "rows": [_plain(row) for row in measured]}
+        )
     else:
         _show(measured, found, objective)
     if found is None:
+        problem = next((p.first_error for row in measured for p in row.sustained.points if p.first_error), "")
         raise CliError(
-            f"No way of batching sustains {start_qps:g} QPS within {slo_ms:g} ms; lower --start-qps.",
+            f"No way of batching sustains {start_qps:g} QPS within {slo_ms:g} ms; lower --start-qps."
+            + (f" First error: {problem}" if problem else ""),
             EXIT_FAILED,
         )
     if record is not None:
-        run(_record(record, gpu_type, found, objective, address))
+        run(_record(record, gpu_type, found, objective, used, address))
 
 
 async def _measure(
-    endpoint: str, model: str, rows: Sequence[Any], objective: "Objective", seconds: float, start_qps: float
-) -> "list[ProfileRow]":
+    endpoint: str,
+    model: str,
+    rows: Sequence[Any],
+    objective: "Objective",
+    seconds: float,
+    start_qps: float,
+    sender: str,
+) -> "tuple[str, list[ProfileRow]]":
+    """Who sent, and what each row sustains."""
     from tritonclient.utils import InferenceServerException  # noqa: PLC0415 - as above
 
-    from engines.profile import open_model, sweep  # noqa: PLC0415
+    from engines.perf_analyzer import PerfAnalyzer  # noqa: PLC0415
+    from engines.profile import measure_here, open_model, sweep  # noqa: PLC0415
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=err(), transient=True) as progress:
@@ -111,9 +129,23 @@ async def _measure(
 
         try:
             async with open_model(endpoint, model) as opened:
-                return await sweep(
-                    opened, rows, objective, duration_s=seconds, qps_from=start_qps, on_point=tell
+                analyzer = None if sender == "own" else PerfAnalyzer.find(endpoint, opened)
+                if analyzer is None and sender == "perf_analyzer":
+                    raise CliError(
+                        "--sender: perf_analyzer is not on the PATH; install it (pip install perf-analyzer, or "
+                        "NVIDIA's image with the Triton SDK), or use own.",
+                        EXIT_USAGE,
+                    )
+                found = await sweep(
+                    opened,
+                    rows,
+                    objective,
+                    duration_s=seconds,
+                    qps_from=start_qps,
+                    on_point=tell,
+                    measure=measure_here if analyzer is None else analyzer.measure,
                 )
+                return "own" if analyzer is None else "perf_analyzer", found
         except InferenceServerException as error:
             raise CliError(f"--endpoint: {endpoint} does not serve {model}: {error.message()}") from error
 
@@ -145,13 +177,13 @@ def _plain(row: "ProfileRow") -> dict[str, Any]:
 
 
 async def _record(
-    engine: str, gpu_type: str, found: "ProfileRow", objective: "Objective", address: str | None
+    engine: str, gpu_type: str, found: "ProfileRow", objective: "Objective", sender: str, address: str | None
 ) -> None:
     import uuid  # noqa: PLC0415
 
     from forecrest.v1 import engine_pb2, engine_service_pb2  # noqa: PLC0415
 
-    measured = engine_pb2.EngineProfile(tool=_TOOL)
+    measured = engine_pb2.EngineProfile(tool=_TOOL if sender == "own" else f"{_TOOL}, {sender}")
     measured.capacity.gpu_type = gpu_type
     measured.capacity.qps_max = found.sustained.qps_max or 0.0
     measured.capacity.batch_size_max = max(1, found.batching.batch_size_max)

@@ -16,6 +16,7 @@ BASE = ["engine", "profile", "--endpoint", "127.0.0.1:1", "--model", "m", "--slo
         (["--queue-delay-us", "-1"], "--queue-delay-us"),
         (["--instances", "65"], "--instances"),
         (["--record", "dlrm"], "--gpu-type"),
+        (["--sender", "wrk"], "--sender"),
     ],
 )
 def test_what_makes_no_sense_is_refused_by_name(
