@@ -275,9 +275,15 @@ def main() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True, name="caller").start()
-    sys.stdout.write(encode(run_study(study)))
-    sys.stdout.flush()
-    os._exit(0)  # the thread above still reads
+    code = 1
+    try:
+        sys.stdout.write(encode(run_study(study)))
+        sys.stdout.flush()
+        code = 0
+    except Exception:
+        log.exception("the study failed")
+    finally:
+        os._exit(code)  # the thread above still reads: an ordinary end would abort on its lock
 
 
 if __name__ == "__main__":

@@ -13,11 +13,14 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import gammaln, pdtr, xlogy
 
 from controller.simulation.trace import Floats
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+
+SERVERS_MAX = 100_000  # more than any pool is allowed
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,46 +40,43 @@ class Queue:
     queue_max_s: float = 10.0
 
 
-def erlang_c(servers: int, offered: Floats) -> Floats:
-    """Return the share of arrivals that wait, for each ``offered`` load (erlangs) below ``servers``."""
-    blocking = np.ones_like(offered)
-    for count in range(1, servers + 1):
-        blocking = offered * blocking / (count + offered * blocking)
-    share = offered / max(servers, 1)
-    return np.where(share < 1, blocking / np.maximum(1 - share * (1 - blocking), 1e-300), 1.0)
+def erlang_c(servers: Ints | int, offered: Floats) -> Floats:
+    """Return the share of arrivals that wait, for each ``offered`` load (erlangs) below its ``servers``."""
+    count = np.asarray(servers, dtype=np.float64)
+    load = np.minimum(offered, count)
+    # Erlang B is the Poisson probability of n arrivals, given no more than n.
+    blocking = np.exp(xlogy(count, load) - load - gammaln(count + 1)) / pdtr(count, load)
+    share = load / np.maximum(count, 1)
+    waiting = blocking / np.maximum(1 - share * (1 - blocking), 1e-300)
+    return np.asarray(np.where(share < 1, np.minimum(waiting, 1.0), 1.0))
 
 
-def tail_share(queue: Queue, servers: int, demand: Floats, wait_s: float | Floats) -> Floats:
+def tail_share(queue: Queue, servers: Ints | int, demand: Floats, wait_s: float | Floats) -> Floats:
     """Return P(wait > ``wait_s``) in steady state; 1 where demand reaches capacity."""
-    if servers < 1:
-        return np.where(demand > 0, 1.0, 0.0)
     spare = servers * queue.capacity_qps - demand
     waits = erlang_c(servers, demand / queue.capacity_qps)
-    return np.where(spare > 0, waits * np.exp(-np.maximum(spare, 0.0) * wait_s / queue.variability), 1.0)
+    tail = waits * np.exp(-np.maximum(spare, 0.0) * wait_s / queue.variability)
+    return np.asarray(np.where(spare > 0, tail, np.where(demand > 0, 1.0, 0.0)))
 
 
 @lru_cache(maxsize=64)
 def demand_limits(queue: Queue, servers_max: int, exceed_share: float) -> tuple[float, ...]:
     """Return the highest demand each count 0..``servers_max`` carries with P(wait > SLO) <= the share."""
-    limits = [0.0]
-    for servers in range(1, servers_max + 1):
-        low, high = 0.0, servers * queue.capacity_qps
-        for _ in range(40):
-            middle = (low + high) / 2
-            fine = (
-                float(tail_share(queue, servers, np.asarray([middle]), queue.slo_wait_s)[0]) <= exceed_share
-            )
-            low, high = (middle, high) if fine else (low, middle)
-        limits.append(low)
-    return tuple(limits)
+    servers = np.arange(servers_max + 1, dtype=np.int64)
+    low, high = np.zeros(len(servers)), servers * queue.capacity_qps
+    for _ in range(40):
+        middle = (low + high) / 2
+        fine = tail_share(queue, servers, middle, queue.slo_wait_s) <= exceed_share
+        low, high = np.where(fine, middle, low), np.where(fine, high, middle)
+    return tuple(low.tolist())
 
 
 def replicas_for(queue: Queue, demand: Floats, exceed_share: float = 1e-4) -> Ints:
-    """Return the fewest replicas that carry each demand; NaN (unknown) needs 0."""
+    """Return the fewest replicas that carry each demand; NaN (unknown) needs 0, and none needs more than the most."""
     known = np.nan_to_num(demand)
-    most = int(np.ceil(known.max(initial=0.0) / queue.capacity_qps * 1.2)) + 8
+    most = int(min(np.ceil(known.max(initial=0.0) / queue.capacity_qps * 1.2) + 8, SERVERS_MAX))
     limits = np.asarray(demand_limits(queue, most, exceed_share))
-    counts = np.searchsorted(limits, known, side="left")
+    counts = np.minimum(np.searchsorted(limits, known, side="left"), most)
     return np.where(known > 0, counts, 0).astype(np.int64)
 
 
@@ -108,9 +108,7 @@ def score_waits(
     first, last = _fluid_waits(rate, capacity, backlog, step_s)
     share = np.zeros_like(rate)
     share[fluid] = _share_above(first[fluid], last[fluid], queue.slo_wait_s)
-    for servers in np.unique(ready[~fluid]):
-        here = ~fluid & (ready == servers)
-        share[here] = tail_share(queue, int(servers), rate[here], queue.slo_wait_s)
+    share[~fluid] = tail_share(queue, ready[~fluid], rate[~fluid], queue.slo_wait_s)
     turned = np.divide(rejected, rate * step_s, out=np.zeros_like(rate), where=rate > 0)
     share = np.maximum(share, np.minimum(turned, 1.0))
     total = float(rate.sum())
@@ -144,16 +142,12 @@ def _share_above(first: Floats, last: Floats, limit: float) -> Floats:
 def _wait_p99(queue: Queue, rate: Floats, ready: Ints, fluid: Bools, first: Floats, last: Floats) -> float:
     """Find the wait that 1 % of requests exceed, by bisection on the mixture of both regimes."""
     target = 0.01 * float(rate.sum())
-    groups = [(int(servers), rate[~fluid & (ready == servers)]) for servers in np.unique(ready[~fluid])]
-    waiting = [
-        (n, r, erlang_c(n, r / queue.capacity_qps), n * queue.capacity_qps - r) for n, r in groups if n
-    ]
+    served = ~fluid & (ready > 0)
 
     def above(wait: float) -> float:
-        total = float((_share_above(first[fluid], last[fluid], wait) * rate[fluid]).sum())
-        for _, r, c, spare in waiting:
-            total += float((r * c * np.exp(-np.maximum(spare, 0.0) * wait / queue.variability)).sum())
-        return total
+        ramps = _share_above(first[fluid], last[fluid], wait) * rate[fluid]
+        tails = tail_share(queue, ready[served], rate[served], wait) * rate[served]
+        return float(ramps.sum() + tails.sum())
 
     low, high = 0.0, queue.queue_max_s
     if above(low) <= target:

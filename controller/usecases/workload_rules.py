@@ -9,6 +9,7 @@ from controller.usecases.names import check_id
 from controller.usecases.target_rules import check_target
 
 REPLICAS_MAX = 10_000
+QPS_MIN = 1e-6  # a request in twelve days; less than that is a unit mistaken
 PRIORITY_MAX = 1000
 SECOND, MINUTE, HOUR, DAY = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 
@@ -80,7 +81,7 @@ def check_profile(profile: CapacityProfile, at: str, findings: Findings) -> None
     """Record everything wrong with a capacity profile under the path ``at``."""
     findings.text(f"{at}.engine", profile.engine, 1, 200)
     findings.text(f"{at}.gpu_type", profile.gpu_type, 0, 63)
-    findings.number(f"{at}.qps_max", profile.qps_max, 0, 1e7, above=True, unit="requests per second")
+    findings.number(f"{at}.qps_max", profile.qps_max, QPS_MIN, 1e7, unit="requests per second")
     findings.number(f"{at}.instance_count", profile.instance_count, 1, 1000)
     findings.number(f"{at}.batch_size_max", profile.batch_size_max, 1, 100_000)
     findings.number(f"{at}.service_scv", profile.service_scv, 0, 100)

@@ -536,7 +536,6 @@ CASES: dict[str, Case] = {
     "ControlService/Simulate": Case(
         lambda: C.SimulateRequest(workload="workloads/rec", end_time=NOW, window=HOUR, learn=HOUR),
         (Bad("no workload", put("workload", ""), "workload"),),
-        tags=frozenset({"slow"}),
     ),
     "ControlService/WatchDecisions": Case(
         lambda: C.WatchDecisionsRequest(workload="workloads/rec"),

@@ -35,7 +35,7 @@ REQUESTS = 20_000
 SEED = int(os.environ.get("FORECREST_FUZZ_SEED", "20261111"))
 SENDERS = 16
 # Streams hold their place until they are closed, and a simulation its processor: a few of each show as much.
-STREAM_SHARE = 0.02
+HEAVY_SHARE = 0.02
 DOCUMENTED = {
     *("OK", "INVALID_ARGUMENT", "NOT_FOUND", "ALREADY_EXISTS", "ABORTED", "FAILED_PRECONDITION"),
     *("RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"),
@@ -150,8 +150,6 @@ def request_bytes(name: str, choose: random.Random) -> bytes:
     elif 0.6 <= fate < 0.75:
         message.Clear()
         fill(message, choose)
-    if "slow" in CASES[name].tags:
-        message.workload = "workloads/nobody"
     data = bytearray(message.SerializeToString())
     if fate >= 0.95:
         return choose.randbytes(choose.randint(0, 200))
@@ -185,9 +183,9 @@ async def code_of(channel: grpc.aio.Channel, name: str, data: bytes) -> tuple[st
 
 
 def plan(choose: random.Random) -> list[tuple[str, bytes]]:
-    streams = sorted(n for n, m in METHODS.items() if m.server_streaming)
-    unary = sorted(METHODS.keys() - set(streams))
-    names = (choose.choice(streams if choose.random() < STREAM_SHARE else unary) for _ in range(REQUESTS))
+    heavy = sorted(n for n, m in METHODS.items() if m.server_streaming or n == "ControlService/Simulate")
+    light = sorted(METHODS.keys() - set(heavy))
+    names = (choose.choice(heavy if choose.random() < HEAVY_SHARE else light) for _ in range(REQUESTS))
     return [(name, request_bytes(name, choose)) for name in names]
 
 

@@ -17,6 +17,7 @@ from controller.core.resources import TrafficSample
 from controller.simulation.registry import NAMES
 from controller.study import Studies
 from controller.usecases.simulate import PEERS
+from controller.usecases.telemetry import COUNT_MAX
 from tests.unit.api.conftest import NOW
 
 Refused = Callable[[Awaitable[object]], Awaitable[ApiError]]
@@ -84,6 +85,19 @@ async def test_hours_without_demand_are_unknown_and_not_free(
     (current,) = found.results
     assert 0.5 == found.unknown_share
     assert [True, True, False, False] == [isnan(value) for value in current.timeline.demand_qps]
+
+
+async def test_demand_that_no_pool_could_carry_is_replayed_and_said_to_be_violated(
+    client: Client, store: FakeStore
+) -> None:
+    for minute in range(60):
+        at = NOW - HOUR + MINUTE * minute
+        store.tables.samples["rec", at] = TrafficSample("rec", at, COUNT_MAX)
+
+    found = await ask(client, window=HOUR, learn=timedelta(0), peers=["oracle", "static-peak"])
+
+    assert ["current", "oracle", "static-peak"] == [result.name for result in found.results]
+    assert all(result.violation_share == pytest.approx(1.0) for result in found.results)
 
 
 @pytest.mark.parametrize(

@@ -355,7 +355,7 @@ class CapacityProfile(_message.Message):
     gpu_type: _builtins.str
     """GPU type the figures were measured on, for example "L4"; "cpu" without one. Up to 63 characters."""
     qps_max: _builtins.float
-    """Requests per second at full batches, more than 0, at most 10 million. Required unless `engine` names a
+    """Requests per second at full batches, one millionth to 10 million. Required unless `engine` names a
     registered engine with a measured profile.
     """
     instance_count: _builtins.int
