@@ -5,6 +5,7 @@ this, never the application.
 """
 
 import gzip
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import ModuleType
@@ -104,6 +105,11 @@ def compressed(request: web.Request, body: bytes, content_type: str, status: int
         response.headers["Content-Encoding"] = "gzip"
         response.headers["Vary"] = "Accept-Encoding"
     return response
+
+
+def compressed_json(request: web.Request, body: object) -> web.Response:
+    """Answer with JSON for our own scripts."""
+    return compressed(request, json.dumps(body, separators=(",", ":")).encode(), "application/json")
 
 
 def refused(request: web.Request, error: ApiError, status: int) -> web.Response:
