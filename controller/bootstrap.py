@@ -19,6 +19,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
+from cryptography import x509
 from prometheus_client import CollectorRegistry
 
 from controller.actuators.dry_run import DryRunActuator
@@ -43,8 +44,12 @@ from controller.api.server import (
     check_bind,
     serve,
 )
+from controller.console.app import RunningConsole
+from controller.console.app import create_app as create_console
+from controller.console.app import serve as serve_console
 from controller.crd.status import Facts
 from controller.crd.sync import Synchroniser
+from controller.credentials import Credentials
 from controller.http.health import Health
 from controller.http.metrics import ApiMetrics, State, StateCollector, new_registry
 from controller.http.port import RunningPort, follow, open_port
@@ -88,6 +93,7 @@ class Runtime:
     loop: asyncio.Task[None] | None
     servers: asyncio.Task[NoReturn] | None  # raises EmbeddedError; None without embedded servers
     http: RunningPort | None = None  # None: switched off
+    console: RunningConsole | None = None  # as above
     notifier: Notifier | None = None  # None: nobody is told
 
 
@@ -211,6 +217,8 @@ async def open_runtime(
         _witness(runtime, stack)
         if settings.http_bind != "off":
             runtime = replace(runtime, http=await _open_http(runtime, security, registry, stack))
+        if settings.console_bind:
+            runtime = replace(runtime, console=await _open_console(settings, api.port, security, stack))
         _announce(settings.data_dir, runtime, stack)
         yield runtime
 
@@ -394,6 +402,58 @@ async def _open_http(
     return port
 
 
+async def _open_console(
+    settings: Settings, api_port: int, security: Security, stack: AsyncExitStack
+) -> RunningConsole | None:
+    """Start the web console as a client of our own API; None if it has no way to be one."""
+    bind, tls = settings.console_bind, security.tls
+    host = check_bind(bind, security, name="console_bind")
+    credentials = _own_credentials(settings)
+    if credentials is None:
+        log.warning("no console: the API asks for client certificates; `forecrest console --cert` has one")
+        return None
+    api_host = settings.bind.rpartition(":")[0]
+    target = f"{'127.0.0.1' if api_host in {'0.0.0.0', '[::]'} else api_host}:{api_port}"  # noqa: S104 -- compared, not bound
+    names = [*(name.strip() for name in settings.console_hosts.split(",") if name.strip()), host]
+    app = create_console(target, credentials=credentials, hosts=names, secure=tls is not None)
+    context = None if tls is None else tls.http_context()
+    port = int(bind.rpartition(":")[2])
+    try:
+        console = await serve_console(app, host, port, context)
+    except OSError as error:
+        if bind != Settings.model_fields["console_bind"].default:
+            raise BindError(
+                f"console_bind: {bind} is not free; choose another with FORECREST_CONSOLE_BIND, or empty for none"
+            ) from error
+        # As with the side port: nobody asked for this very one.
+        log.warning("console_bind: %s is not free; any free one is taken instead", bind)
+        console = await serve_console(app, host, 0, context)
+    stack.push_async_callback(console.stop)
+    return console
+
+
+def _own_credentials(settings: Settings) -> Credentials | None:
+    """How to reach our own API; None: not without a client certificate, and the environment names none."""
+    if settings.tls_cert is None:
+        return Credentials()
+    given = Credentials.from_environment()
+    if settings.tls_client_ca is not None and given.cert is None:
+        return None
+    name = given.server_name or _name_in(settings.tls_cert)
+    return replace(given, ca=given.ca or settings.tls_cert, server_name=name, token="", token_file=None)
+
+
+def _name_in(certificate: Path) -> str:
+    """Return the first name of a server's certificate, under which it is reached; empty: it has none."""
+    leaf = x509.load_pem_x509_certificates(certificate.read_bytes())[0]
+    try:
+        names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return ""
+    found = names.get_values_for_type(x509.DNSName)
+    return found[0] if found else ""
+
+
 def state_of(runtime: Runtime, security: Security) -> State:
     """What the process knows now, copied for the metrics."""
     control, forecasting, runner = runtime.control, runtime.forecasting, runtime.runner
@@ -439,6 +499,8 @@ def _announce(data_dir: Path, runtime: Runtime, stack: AsyncExitStack) -> None:
     known = {"address": runtime.api.target, "pid": os.getpid()}
     if runtime.http is not None:
         known["http"] = runtime.http.url
+    if runtime.console is not None:
+        known["console"] = runtime.console.url
     path.write_text(json.dumps(known))
     stack.callback(path.unlink, missing_ok=True)
 

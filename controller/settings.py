@@ -38,6 +38,9 @@ class Settings(BaseSettings):
     bind: str = "127.0.0.1:7443"
     # /metrics, /healthz, /readyz. "": the host of `bind` and the port after it, a free one if that is 0. "off": none
     http_bind: str = ""
+    # The web console, docs/console.md. "": none. Names: further ones browsers reach it under, separated by commas
+    console_bind: str = "127.0.0.1:7445"
+    console_hosts: str = ""
     metrics_workloads_max: Annotated[int, Field(ge=0, le=100_000)] = 1000  # with series of their own
 
     # Who may call, and how they prove it: docs/security.md. Files are read again when they change.

@@ -9,6 +9,7 @@ import typer
 from controller.cli import (
     audit,
     backtest,
+    console,
     decisions,
     doctor,
     engines,
@@ -38,7 +39,7 @@ app = typer.Typer(
     epilog="Example: `forecrest up`, and in another terminal `forecrest top`.",
 )
 
-for command in (servers.up, servers.serve, servers.migrate, doctor.doctor, offline.demo):
+for command in (servers.up, servers.serve, console.console, servers.migrate, doctor.doctor, offline.demo):
     app.command(rich_help_panel="Run")(command)
 engines.app.command("profile")(profile.profile)
 for name, group, panel, example in (

@@ -149,11 +149,16 @@ def use_credentials(**given: Path | None) -> None:
     _given.update(given)
 
 
+def given_credentials() -> Credentials:
+    """Return the credentials of the command line and the environment."""
+    return Credentials.from_environment(None, **_given)
+
+
 @asynccontextmanager
 async def connected(address: str | None) -> AsyncGenerator[Client]:
     """Connect to the controller, with the credentials of the command line and the environment."""
     try:
-        client = Client(find_address(address), credentials=Credentials.from_environment(None, **_given))
+        client = Client(find_address(address), credentials=given_credentials())
     except CredentialsError as error:
         raise CliError(str(error), EXIT_USAGE) from None
     async with client:

@@ -99,6 +99,8 @@ async def run_controller(settings: "Settings", where: str, actuator: "Actuator |
             out().print(f"Forecrest serves gRPC on [bold]{runtime.api.target}[/], on {where}.")
             if runtime.http is not None:
                 out().print(f"Metrics and health: {runtime.http.url}/metrics, /healthz, /readyz.")
+            if runtime.console is not None:
+                out().print(f"Console: [bold]{runtime.console.url}[/].")
             out().print("Try: forecrest doctor · forecrest workloads list · Ctrl-C ends it.")
             server = asyncio.create_task(runtime.api.wait())
             ending = {task for task in (server, runtime.loop, runtime.servers) if task is not None}

@@ -29,7 +29,7 @@ from controller.console.context import (
 )
 from controller.console.guard import HEADERS, Handler, check_name, check_origin
 from controller.console.live import LOST
-from controller.console.pages import engines, events, fleet, login, night, overrides
+from controller.console.pages import engines, events, fleet, login, night, overrides, workloads
 from controller.console.render import LANGUAGES, STATIC, Words, pick_language
 from controller.console.session import COOKIE, EVERYTHING
 from controller.credentials import Credentials
@@ -38,7 +38,7 @@ from controller.ports import Clock
 log = logging.getLogger(__name__)
 
 # Every page group. A module here has ``routes() -> list[web.RouteDef]``, ``SOURCES`` and ``NAV``.
-PAGES: tuple[ModuleType, ...] = (fleet, events, night, overrides, engines, login)
+PAGES: tuple[ModuleType, ...] = (fleet, events, night, overrides, engines, workloads, login)
 
 # Calendar files are the largest thing anybody sends: 1 MiB, and what a form adds.
 REQUEST_BYTES_MAX = 1_100_000

@@ -87,6 +87,12 @@ class Words:
             return self.unknown()
         return self.number(value) if value >= 100 else f"{value:.3g}"
 
+    def signed(self, value: float | None) -> str | Markup:
+        """Format a part of a rate, with its sign."""
+        if value is None or not math.isfinite(value):
+            return self.unknown()
+        return ("+" if value > 0 else "\N{MINUS SIGN}" if value < 0 else "") + str(self.qps(abs(value)))
+
     def percent(self, share: float | None, digits: int = 0) -> str | Markup:
         """Format a share of 1."""
         if share is None or not math.isfinite(share):
@@ -109,7 +115,7 @@ class Words:
         return sign + (" ".join(parts) or f"0\N{NO-BREAK SPACE}{self('unit.s')}")
 
     def when(self, at: datetime | None, style: str = "datetime") -> Markup:
-        """Format an instant. ``style``: datetime, date, time (to the second), short, or countdown (kept running)."""
+        """Format an instant. ``style``: datetime, date, time (to the second), short, full, age or countdown (kept running)."""
         if at is None:
             return self.unknown()
         utc = at.astimezone(UTC)

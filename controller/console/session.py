@@ -156,3 +156,19 @@ async def may_do(client: Client) -> frozenset[str]:
         else:
             may.add(what)
     return frozenset(may)
+
+
+async def asks_for_login(target: str, credentials: Credentials) -> bool:
+    """Whether the API refuses callers without a proof; raise AioRpcError if it does not answer."""
+    if credentials.cert is not None:
+        return True
+    client = Client(target, credentials=replace(credentials, token="", token_file=None))
+    try:
+        await client.control.GetPauseState(control_service_pb2.GetPauseStateRequest(), timeout=READ_TIMEOUT_S)
+    except grpc.aio.AioRpcError as error:
+        if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+            return True
+        raise
+    finally:
+        await client.close()
+    return False

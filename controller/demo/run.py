@@ -163,6 +163,7 @@ def run_settings(world: World, data_dir: Path, *, prediction: bool) -> Settings:
         bind="127.0.0.1:0",
         # The demo is for whoever runs it, on this machine, whatever the environment says of a real server.
         http_bind="off",
+        console_bind="",
         tls_cert=None,
         tls_key=None,
         tls_client_ca=None,

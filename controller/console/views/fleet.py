@@ -11,7 +11,7 @@ DEMAND_OLD = timedelta(minutes=6)
 PAST, AHEAD, POINT = timedelta(hours=6), timedelta(hours=18), timedelta(minutes=15)
 POINT_COUNT = (PAST + AHEAD) // POINT
 PAGE_SIZE = 50
-SORTS = ("attention", "name", "demand", "peak", "desired", "warm", "event")
+SORTS = ("attention", "name", "demand", "peak", "warm", "event")
 
 # Levels, worst first: what to look at.
 BAD, WARN, EVENT, GOOD, UNKNOWN = "bad", "warn", "event", "good", "unknown"
@@ -369,7 +369,6 @@ def _sorted(rows: list[Row], asked: Asked) -> list[Row]:
     value = {
         "demand": lambda row: row.demand_qps,
         "peak": lambda row: row.band.peak,
-        "desired": lambda row: row.desired,
         "warm": lambda row: row.warm_share,
         "event": lambda row: row.event.start_at.timestamp() if row.event else None,
     }[asked.sort]

@@ -217,12 +217,14 @@ def band_for(name: str, mean_qps: float, now: datetime) -> ForecastBand:
 def decisions_for(name: str, mean_qps: float, desired: int, warm: int, now: datetime) -> Sequence[Decision]:
     """Three hours of decisions, the last one just now."""
     made: list[Decision] = []
+    # Slowly up to what was there before the last decision, which asks for all of it.
+    steady = max(1, desired - 3) if warm < desired else desired
+    counts = [max(1, steady - (12 - number) // 4) for number in range(12)] + [desired]
     for number in range(12):
         last = number == 11
         short = last and warm < desired
         at = now - (11 - number) * 15 * MINUTE
-        before = max(1, desired - (3 if short else 0) - (11 - number) // 4)
-        after = desired if last else max(1, desired - (3 if warm < desired else 0) - (10 - number) // 4)
+        before, after = counts[number], counts[number + 1]
         made.append(
             Decision(
                 id=f"{name}-{number}",
@@ -231,9 +233,13 @@ def decisions_for(name: str, mean_qps: float, desired: int, warm: int, now: date
                 mode=Mode.SCALE,
                 current_replicas=before,
                 desired_replicas=after,
-                warm_replicas=warm if last else after,
+                warm_replicas=warm if last else before,
                 in_flight_replicas=desired - warm if last else 0,
-                reason=Reason.EVENT_FLOOR if short else Reason.STEADY,
+                reason=Reason.EVENT_FLOOR
+                if short
+                else Reason.REACTIVE_UP
+                if after > before
+                else Reason.STEADY,
                 binding=Source.EVENT if short else None,
                 sentence=(
                     f"{after} replicas: Midnight sale needs {after} warm by its deadline."

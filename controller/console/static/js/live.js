@@ -91,6 +91,7 @@ function show() {
 
 /** Subscribe to every topic on the page. */
 export function connect() {
+  source?.close();
   const asked = new Set([...document.querySelectorAll("[data-live]")].map((el) => el.dataset.live));
   show();
   if (!asked.size) return;
@@ -112,7 +113,10 @@ export function connect() {
     // After an answer other than a stream the browser does not try again by itself.
     if (source.readyState === EventSource.CLOSED) setTimeout(() => { topics.clear(); connect(); }, 3000);
   });
-  window.addEventListener("pagehide", () => source?.close(), { once: true });
 }
+
+window.addEventListener("pagehide", () => source?.close());
+// A script changed what an element follows.
+document.addEventListener("forecrest:topics", () => { topics.clear(); connect(); });
 
 setInterval(show, 1000);

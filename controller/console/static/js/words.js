@@ -30,6 +30,8 @@ const STYLES = {
   date: { year: "numeric", month: "short", day: "numeric" },
   time: { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" },
   short: { hour: "2-digit", minute: "2-digit", hourCycle: "h23" },
+  day: { month: "short", day: "numeric" },
+  dayhour: { day: "numeric", month: "short", hour: "2-digit", hourCycle: "h23" },
   full: { dateStyle: "medium", timeStyle: "medium" },
 };
 const formats = {};
