@@ -27,7 +27,7 @@ PAUSE = timedelta(seconds=5)
 PAUSE_MAX = timedelta(minutes=10)
 AGE_MAX = timedelta(hours=2)
 # Longer than any attempt takes, its settling included.
-CLAIM = timedelta(seconds=60)
+CLAIM = timedelta(seconds=120)
 # Of one sink in one turn, all sent at once.
 BATCH = 10
 
@@ -67,6 +67,8 @@ class Notifier:
 
     async def _deliver(self, claimed: Delivery) -> None:
         attempt = claimed.attempt_count
+        if claimed.next_at is not None and self._clock.now() >= claimed.next_at:
+            return  # we were stopped for so long that the claim is another's
         state, next_at, error, outcome = DeliveryState.DELIVERED, None, "", "delivered"
         try:
             await self._senders[claimed.sink].send(claimed.notification, attempt)

@@ -155,6 +155,7 @@ def _judge(status: int, said: bytes, retry_after: str) -> None:
     if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
         return
     text = " ".join(said[:120].decode("utf-8", "replace").split())
+    text = "".join(letter for letter in text if letter.isprintable())  # people see it in terminals
     message = f"answered {status} {text}".rstrip()
     if status in _PASSING or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         after = (

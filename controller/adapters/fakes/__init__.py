@@ -7,6 +7,7 @@ call fail the way an outage does.
 from controller.adapters.fakes.cache import FakeSignalCache
 from controller.adapters.fakes.fleet import FakeActuator, FakeDemandMeter, FakeForecaster
 from controller.adapters.fakes.leases import FakeLeaseStore
+from controller.adapters.fakes.sink import FakeNotificationSink
 from controller.adapters.fakes.store import FakeStore, FakeUnitOfWork
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "FakeDemandMeter",
     "FakeForecaster",
     "FakeLeaseStore",
+    "FakeNotificationSink",
     "FakeSignalCache",
     "FakeStore",
     "FakeUnitOfWork",
