@@ -11,6 +11,8 @@ from controller.core.types import (
     DemandObservation,
     FleetState,
     PastNeed,
+    Replica,
+    Stage,
     TickInput,
     Workload,
     WorkloadInput,
@@ -25,7 +27,8 @@ STATE = WorkloadState(4, needs=(PastNeed(NOW - SECOND, 3), PastNeed(NOW, 4)), la
 
 def tick(state: WorkloadState, at: datetime, qps: float) -> WorkloadState:
     demand = DemandObservation(at, qps, qps, 0.0, 1, 1, timedelta(minutes=5))
-    given = TickInput(at, (WorkloadInput(WORKLOAD, (), None, demand),))
+    warm = tuple(Replica(f"r{number}", Stage.VERIFIED, NOW, NOW) for number in range(4))
+    given = TickInput(at, (WorkloadInput(WORKLOAD, warm, None, demand),))
     return on_tick(FleetState({"rec": state}), given)[0].workloads["rec"]
 
 

@@ -21,7 +21,7 @@ async def loaded(fleet: Fleet) -> dict[str, WorkloadState]:
 
 
 def remembered(process: Process) -> FleetState:
-    memory = process.control._memory  # noqa: SLF001 - that it equals the store is its whole point
+    memory = process.control._memory
     assert isinstance(memory, Memory)
     return memory.state
 
@@ -95,7 +95,7 @@ async def test_what_may_not_be_stored_is_not_remembered(
         await uow.commit()
     fleet.store.available = False
     with pytest.raises(UnavailableError):
-        await leader.turn()
+        await leader.runner.tick()
     fleet.store.available = True
     await fleet.clock.advance(1.0)
 
