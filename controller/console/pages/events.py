@@ -169,8 +169,11 @@ async def show_new(request: web.Request) -> web.StreamResponse:
     """Show an empty form; ``?workload=`` chooses one, ``?from=`` begins with what another event says."""
     client, now = viewer_of(request).feed.client, request.app[CONSOLE].clock.now()
     names = await _workloads(client)
-    chosen = request.query.get("workload", "")
+    chosen, copied = request.query.get("workload", ""), request.query.get("from", "")
     form = view.empty_form(now, zone_of(request), [chosen] if chosen in names else names)
+    if copied:
+        event = await client.events.GetEvent(event_service_pb2.GetEventRequest(name=f"events/{copied}"))
+        form = view.copied_form(event, now)
     return _form(request, form, names)
 
 

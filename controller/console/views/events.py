@@ -10,7 +10,7 @@ import itertools
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -393,6 +393,22 @@ def form_of(event: event_pb2.Event) -> EventForm:
         max_replicas=str(event.max_replicas_override) if event.HasField("max_replicas_override") else "",
         priority=str(event.priority) if event.priority else "",
         etag=event.etag,
+    )
+
+
+def copied_form(event: event_pb2.Event, now: datetime) -> EventForm:
+    """Return a form for the same event once more: tomorrow, at the same time of day and as long."""
+    zone = zone_or(event.time_zone)
+    start = event.start_time.ToDatetime(UTC).astimezone(zone).replace(tzinfo=None)
+    length = event.end_time.ToDatetime(UTC) - event.start_time.ToDatetime(UTC)
+    again = datetime.combine(now.astimezone(zone).date() + timedelta(days=1), start.time())
+    return replace(
+        form_of(event),
+        start=_typed_time(again),
+        end=_typed_time(again + length),
+        repeat="once",
+        rrule="",
+        etag="",
     )
 
 

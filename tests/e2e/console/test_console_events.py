@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from axe_playwright_python.async_playwright import Axe
+from axe_playwright_python.async_playwright import Axe  # type: ignore[import-untyped]  # it ships no types
 from forecrest.v1 import control_service_pb2, event_pb2, event_service_pb2, workload_service_pb2
 from playwright.async_api import Page, expect
 
@@ -37,7 +37,7 @@ async def one_workload(lab: ConsoleWorld, *, known: bool = True) -> None:
     now = SystemClock().now()
     await lab.client.workloads.CreateWorkload(
         workload_service_pb2.CreateWorkloadRequest(
-            workload_id="recommender", workload=world._workload("recommender")
+            workload_id="recommender", workload=world.workload("recommender")
         )
     )
     if not known:
@@ -128,11 +128,11 @@ async def test_event_night_counts_down_shows_the_ladder_and_never_a_stale_answer
     event = event_pb2.Event(
         display_name="Midnight sale",
         workloads=["workloads/recommender"],
-        start_time=start,
-        end_time=start + timedelta(hours=1),
         time_zone="Asia/Shanghai",
         expected_peak_qps=35_000,
     )
+    event.start_time.FromDatetime(start)
+    event.end_time.FromDatetime(start + timedelta(hours=1))
     await own_console.client.events.CreateEvent(
         event_service_pb2.CreateEventRequest(event=event, event_id="midnight-sale")
     )

@@ -69,7 +69,7 @@ async def make(client: Client, store: Store, now: datetime) -> None:
     """Fill an empty installation."""
     for name, _, _, _, _ in WORKLOADS:
         await client.workloads.CreateWorkload(
-            workload_service_pb2.CreateWorkloadRequest(workload_id=name, workload=_workload(name))
+            workload_service_pb2.CreateWorkloadRequest(workload_id=name, workload=workload(name))
         )
     for name, mean_qps, _, _, days in WORKLOADS:
         await record_history(client, name, mean_qps, now, days)
@@ -91,7 +91,8 @@ async def make(client: Client, store: Store, now: datetime) -> None:
             await store_loop(store, name, mean_qps, desired, warm, now)
 
 
-def _workload(name: str) -> workload_pb2.Workload:
+def workload(name: str) -> workload_pb2.Workload:
+    """A workload of this world, to register."""
     engine = "engines/recommender-int8" if name == "recommender" else f"{name}-fp16"
     return workload_pb2.Workload(
         model_name=name.replace("-", "_"),

@@ -308,3 +308,13 @@ def test_an_import_says_what_became_of_each_entry() -> None:
         ("created", "Midnight sale", ""),
         ("skipped", "b@x", "it is over already"),
     ]
+
+
+def test_a_copy_is_the_same_event_tomorrow_at_the_same_time_of_day() -> None:
+    form = events.copied_form(an_event("2026-03-08T20:00", hours=2, zone="Europe/Berlin"), NOW)
+    assert ("2026-11-11T20:00", "2026-11-11T22:00", "35000", "") == (
+        form.start,
+        form.end,
+        form.peak_qps,
+        form.etag,
+    )
