@@ -20,7 +20,7 @@ async def _events(admin: KubeApi, namespace: str) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = (await admin.get(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"))[
         "items"
     ]
-    return [e for e in items if e["reportingController"] == "forecrest.dev/controller"]
+    return [e for e in items if e.get("reportingController") == "forecrest.dev/controller"]
 
 
 async def test_what_is_said_again_is_a_series_and_a_flood_is_cut_off(

@@ -152,7 +152,7 @@ async def said_on_target(admin: KubeApi, namespace: str) -> set[str]:
 
     async def is_said() -> bool:
         items = (await admin.get(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"))["items"]
-        ours = [e for e in items if e["reportingController"] == "forecrest.dev/controller"]
+        ours = [e for e in items if e.get("reportingController") == "forecrest.dev/controller"]
         found.update(e["reason"] for e in ours if e["regarding"]["name"] == "recommender")
         return "ScaledDown" in found
 
