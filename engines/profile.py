@@ -237,6 +237,16 @@ class ProfileRow:
 
     batching: Batching
     sustained: Sustained
+    load_s: float | None = None  # that Triton took to load the model so, files cached
+
+
+def load_quantiles(rows: Sequence[ProfileRow]) -> tuple[float, float] | None:
+    """P50 and P95 seconds of all loads that were measured; None without any."""
+    loads_s = [row.load_s for row in rows if row.load_s is not None]
+    if not loads_s:
+        return None
+    p50_s, p95_s = np.quantile(loads_s, (0.5, 0.95), method="higher")
+    return float(p50_s), float(p95_s)
 
 
 @dataclass(slots=True)
@@ -319,7 +329,9 @@ async def sweep(
     done: list[ProfileRow] = []
     try:
         for batching in rows:
+            began_s = time.perf_counter()
             await model.load(batching)
+            load_s = time.perf_counter() - began_s
             await model.warm(batching)
             found = await find_sustained(
                 model.infer,
@@ -330,7 +342,7 @@ async def sweep(
                 on_point=lambda point, batching=batching: on_point(batching, point),  # type: ignore[misc]
                 measure=measure,
             )
-            done.append(ProfileRow(batching, found))
+            done.append(ProfileRow(batching, found, load_s))
     finally:
         await model.load()
     return done

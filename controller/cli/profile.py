@@ -70,7 +70,7 @@ def profile(
 
     Example: `forecrest engine profile --endpoint 127.0.0.1:8001 --model recommender --slo-ms 50`
     """
-    from engines.profile import Objective, best, grid  # noqa: PLC0415 - numpy, which most commands do without
+    from engines.profile import Objective, best, grid, load_quantiles  # noqa: PLC0415 - numpy, which most commands do without
 
     if record is not None and not gpu_type:
         raise CliError("--gpu-type: is needed with --record; say which GPU this was measured on.", EXIT_USAGE)
@@ -98,7 +98,7 @@ def profile(
             EXIT_FAILED,
         )
     if record is not None:
-        run(_record(record, gpu_type, found, objective, used, address))
+        run(_record(record, gpu_type, found, load_quantiles(measured), objective, used, address))
 
 
 async def _measure(
@@ -151,7 +151,7 @@ async def _measure(
 
 
 def _show(rows: "Sequence[ProfileRow]", found: "ProfileRow | None", objective: "Objective") -> None:
-    shown = table("batch", "delay µs", "instances", "QPS", "P99 ms")
+    shown = table("batch", "delay µs", "instances", "QPS", "P99 ms", "load s")
     for row in rows:
         held = [p for p in row.sustained.points if p.meets(objective)]
         at = max(held, key=lambda p: p.offered_qps, default=None)
@@ -161,6 +161,7 @@ def _show(rows: "Sequence[ProfileRow]", found: "ProfileRow | None", objective: "
             str(row.batching.instance_count),
             "none" if at is None else f"{at.offered_qps:.0f}",
             "" if at is None else f"{at.latency_ms_p99:.1f}",
+            "" if row.load_s is None else f"{row.load_s:.1f}",
             style="bold" if row is found else "",
         )
     out().print(shown)
@@ -172,12 +173,19 @@ def _plain(row: "ProfileRow") -> dict[str, Any]:
     return {
         **asdict(row.batching),
         "qps_max": row.sustained.qps_max,
+        "load_s": row.load_s,
         "points": [asdict(p) for p in row.sustained.points],
     }
 
 
 async def _record(
-    engine: str, gpu_type: str, found: "ProfileRow", objective: "Objective", sender: str, address: str | None
+    engine: str,
+    gpu_type: str,
+    found: "ProfileRow",
+    loads_s: tuple[float, float] | None,
+    objective: "Objective",
+    sender: str,
+    address: str | None,
 ) -> None:
     import uuid  # noqa: PLC0415
 
@@ -191,6 +199,8 @@ async def _record(
     measured.capacity.queue_delay_max_s = found.batching.queue_delay_us / 1e6
     measured.slo.latency_ms_p99 = objective.latency_ms_p99
     measured.measure_time.FromDatetime(clock.now())
+    if loads_s is not None:
+        measured.load_s_p50, measured.load_s_p95 = loads_s
     for point in found.sustained.points[:_POINTS_MAX]:
         if point.latency_ms_p99 >= 0:  # NaN where nothing was answered
             measured.points.add(

@@ -169,3 +169,6 @@ class EngineProfile:
     measured_at: datetime
     tool: str = ""
     points: tuple[CapacityPoint, ...] = ()
+    # Triton's time to load the model, files cached; None where it was not measured.
+    load_s_p50: float | None = None
+    load_s_p95: float | None = None

@@ -11,7 +11,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from controller.core.leadtime import DEFAULT_PRIORS, LeadSample, LeadTime, StagePrior, estimate_lead_time
+from controller.core.leadtime import (
+    DEFAULT_PRIORS,
+    LeadSample,
+    LeadTime,
+    StagePrior,
+    estimate_lead_time,
+    with_load,
+)
 from controller.core.resources import Outcome, Page, PauseState, TrafficEvent
 from controller.core.tick import on_tick, stands
 from controller.core.types import (
@@ -52,7 +59,12 @@ from controller.ports import (
     Witness,
 )
 from controller.settings import Settings
-from controller.usecases.engines import measured_profiles, with_measured
+from controller.usecases.engines import (
+    measured_loads,
+    measured_profiles,
+    replicas_as_measured,
+    with_measured,
+)
 from controller.usecases.schedule import events_between
 from controller.usecases.topics import CHANGES
 
@@ -160,6 +172,7 @@ class Control:
         self._lead: dict[str, LeadTime] = {}
         self._priors = _priors(settings.provisioning_delay_s)
         self._unmeasured = estimate_lead_time(self._priors)
+        self._loads: Mapping[str, tuple[float, float]] = {}  # measured with the engine, by workload
         self._measured: dict[str, frozenset[str]] = {}  # replicas whose start is stored, by workload
         self.witness: Witness | None = None  # who else hears of each cycle
         self._came_of: dict[str, str | None] = {}  # of this cycle's orders, by decision id
@@ -195,6 +208,7 @@ class Control:
             workloads = await self._registered.read(uow)
             if measured := await measured_profiles(uow, workloads):
                 workloads = tuple(with_measured(workload, measured) for workload in workloads)
+            self._know_loads(measured_loads(workloads, measured))
             return World(
                 workloads=workloads,
                 memory=memory,
@@ -272,7 +286,7 @@ class Control:
             inputs.append(
                 WorkloadInput(
                     workload=w,
-                    replicas=None if view is None else view.replicas,
+                    replicas=None if view is None else replicas_as_measured(w, view.replicas),
                     observed_desired=None if view is None else view.desired_replicas,
                     demand=demand.get(w.name),
                     forecast=self._forecasting.bands.get(w.name),
@@ -286,6 +300,13 @@ class Control:
                 )
             )
         return TickInput(now, tuple(inputs), self._pools, world.pause.paused, world.pause.reason)
+
+    def _know_loads(self, loads: Mapping[str, tuple[float, float]]) -> None:
+        """A newly measured load time counts at once, not when the next replica has become warm."""
+        for name in self._loads.keys() | loads.keys():
+            if self._loads.get(name) != loads.get(name):
+                self._lead.pop(name, None)
+        self._loads = loads
 
     async def _measure(self, views: Mapping[str, PoolView], now: datetime) -> None:
         """Turn replicas that just became warm into lead-time samples, once each."""
@@ -311,7 +332,9 @@ class Control:
             return
         for name, ids in warm_ids.items():
             self._measured[name] = ids
-            self._lead[name] = estimate_lead_time(self._priors, samples.get(name, ()))
+            load = self._loads.get(name)
+            priors = self._priors if load is None else with_load(self._priors, *load)
+            self._lead[name] = estimate_lead_time(priors, samples.get(name, ()))
 
     async def _apply(
         self, world: World, effects: Sequence[Effect], token: int, leads: Callable[[], bool]

@@ -19,8 +19,9 @@ from controller.core.engines import (
     EngineValidation,
     OptimizationProfile,
 )
+from controller.core.leadtime import StagePrior, with_load
 from controller.core.resources import Page
-from controller.core.types import CapacityProfile, Workload
+from controller.core.types import CapacityProfile, Replica, Workload
 from controller.ports import ConflictError, NotFoundError, Store, UnitOfWork
 from controller.usecases.calls import Call, perform
 from controller.usecases.errors import (
@@ -333,6 +334,7 @@ async def record_profile(
     )
     findings.text("tool", draft.tool, 0, 200)
     findings.require(len(draft.points) <= 200, "points", "must have at most 200 entries")
+    _check_load(draft.load_s_p50, draft.load_s_p95, findings)
     for index, point in enumerate(draft.points[:200]):
         findings.number(f"points[{index}].offered_qps", point.offered_qps, 0, 1e7, above=True)
         findings.number(f"points[{index}].latency_ms_p99", point.latency_ms_p99, 0, 3_600_000)
@@ -344,6 +346,18 @@ async def record_profile(
         return await uow.engines.put_profile(replace(draft, engine=engine_id, capacity=capacity))
 
     return await perform(store, call, action)
+
+
+def _check_load(p50_s: float | None, p95_s: float | None, findings: Findings) -> None:
+    for name, value in (("load_s_p50", p50_s), ("load_s_p95", p95_s)):
+        if value is not None:
+            findings.number(name, value, 0, 86_400, unit="seconds")
+    both = p50_s is not None and p95_s is not None
+    findings.require(
+        (p50_s is None and p95_s is None) or (both and p50_s <= p95_s),  # type: ignore[operator]  # both are given
+        "load_s_p95",
+        "must be given with load_s_p50, and not be below it",
+    )
 
 
 async def list_profiles(
@@ -389,24 +403,67 @@ def named_engines(workload: Workload) -> frozenset[str]:
 
 async def measured_profiles(
     uow: UnitOfWork, workloads: Sequence[Workload]
-) -> Mapping[tuple[str, str], CapacityProfile]:
-    """Figures of ACTIVE engines that these workloads name, by (engine id, GPU type); reads nothing if none does."""
+) -> Mapping[tuple[str, str], EngineProfile]:
+    """Measurements of ACTIVE engines that these workloads name, by (engine id, GPU type); reads nothing if none does."""
     named = sorted(frozenset[str]().union(*(named_engines(w) for w in workloads)))
     if not named:
         return {}
     active = [e.id for e in await _all_engines(uow) if e.state is EngineState.ACTIVE and e.id in named]
     return {
-        (profile.engine, profile.capacity.gpu_type): profile.capacity
-        for profile in await uow.engines.profiles(active)
+        (profile.engine, profile.capacity.gpu_type): profile for profile in await uow.engines.profiles(active)
     }
 
 
-def with_measured(workload: Workload, measured: Mapping[tuple[str, str], CapacityProfile]) -> Workload:
+def with_measured(workload: Workload, measured: Mapping[tuple[str, str], EngineProfile]) -> Workload:
     """The workload with the measured figures of the engines it names; where there are none, its own stand."""
     if not named_engines(workload):
         return workload
-    profiles = tuple(measured.get((p.engine.removeprefix(PREFIX), p.gpu_type), p) for p in workload.profiles)
+    found = [(p, _measured_of(p, measured)) for p in workload.profiles]
+    profiles = tuple(own if known is None else known.capacity for own, known in found)
     return workload if profiles == workload.profiles else replace(workload, profiles=profiles)
+
+
+def replicas_as_measured(workload: Workload, replicas: Sequence[Replica]) -> tuple[Replica, ...]:
+    """The replicas with the workload's present figures of their engine and GPU: what was measured since they started.
+
+    One whose engine the workload no longer names keeps the figures it was ordered with.
+    """
+    if not named_engines(workload):
+        return tuple(replicas)
+    figures = {(p.engine, p.gpu_type): p for p in workload.profiles}
+
+    def present(replica: Replica) -> Replica:
+        own = replica.profile
+        known = None if own is None else figures.get((own.engine, own.gpu_type), own)
+        return replica if known == own else replace(replica, profile=known)
+
+    return tuple(map(present, replicas))
+
+
+def _measured_of(
+    profile: CapacityProfile, measured: Mapping[tuple[str, str], EngineProfile]
+) -> EngineProfile | None:
+    return measured.get((profile.engine.removeprefix(PREFIX), profile.gpu_type))
+
+
+def measured_loads(
+    workloads: Sequence[Workload], measured: Mapping[tuple[str, str], EngineProfile]
+) -> Mapping[str, tuple[float, float]]:
+    """P50 and P95 seconds to load the engine that a workload's new replicas get, by workload, where measured."""
+    loads: dict[str, tuple[float, float]] = {}
+    for workload in workloads if measured else ():
+        known = _measured_of(workload.profile, measured) if workload.profiles else None
+        if known is not None and known.load_s_p50 is not None and known.load_s_p95 is not None:
+            loads[workload.name] = known.load_s_p50, known.load_s_p95
+    return loads
+
+
+async def lead_priors(
+    uow: UnitOfWork, workload: Workload, priors: Sequence[StagePrior]
+) -> Sequence[StagePrior]:
+    """What to assume of a workload's starts before any: the priors, with the measured load of its engine."""
+    load = measured_loads([workload], await measured_profiles(uow, [workload])).get(workload.name)
+    return priors if load is None else with_load(priors, *load)
 
 
 async def resolved_workload(uow: UnitOfWork, name: str) -> Workload:

@@ -26,7 +26,7 @@ from controller.core.types import (
 )
 from controller.ports import ForecastPort, PortError, SignalCache, Store, UnitOfWork
 from controller.usecases.caller import Caller, caller, enter
-from controller.usecases.engines import resolved_workload
+from controller.usecases.engines import lead_priors, resolved_workload
 from controller.usecases.errors import InvalidError, Violation
 from controller.usecases.event_rules import check_event
 from controller.usecases.events import check_workloads
@@ -145,7 +145,8 @@ async def _preview(
             band = await _refit(uow, forecaster, name, plain, [*others, occurrence], settings, now)
         if occurrence.id in plain.event_ids:  # a registered event is previewed: what would run without it?
             plain = await _refit(uow, forecaster, name, plain, others, settings, now)
-    lead = estimate_lead_time(settings.lead_priors, await uow.warmups.recent(name))
+    priors = await lead_priors(uow, workload, settings.lead_priors)
+    lead = estimate_lead_time(priors, await uow.warmups.recent(name))
     room = await _room(uow, store, workload, occurrence, event, settings, lead, now)
     ceiling = None if room is None else room.free_gpus // workload.profile.gpus_per_replica
 
@@ -268,7 +269,8 @@ async def event_warnings(
         for name in event.workloads:
             workload = await resolved_workload(uow, name)
             stored = await uow.forecasts.latest(name)
-            lead = estimate_lead_time(settings.lead_priors, await uow.warmups.recent(name))
+            priors = await lead_priors(uow, workload, settings.lead_priors)
+            lead = estimate_lead_time(priors, await uow.warmups.recent(name))
             try:
                 plan = build_plan(
                     workload,

@@ -13,6 +13,7 @@ from controller.core.leadtime import StagePrior, estimate_lead_time
 from controller.core.types import Event, Policy, Workload
 from controller.ports import Store
 from controller.study import Studies, Study, StudyResult, Variant, Window
+from controller.usecases.engines import lead_priors as priors_of
 from controller.usecases.engines import resolved_workload
 from controller.usecases.errors import Findings, InvalidError, PreconditionError, UseCaseError, Violation
 from controller.usecases.names import check_id
@@ -149,10 +150,11 @@ async def _study(
         demand = await uow.traffic.read(name, first_at, end_at, step=step)
         events = (await schedule(uow, first_at, end_at)).get(name, [])
         samples = await uow.warmups.recent(name)
+        priors = await priors_of(uow, workload, lead_priors)
     scored = [qps for at, qps in demand if at >= start_at]
     if not any(qps is not None for qps in scored):
         raise _too_short(name)
-    lead_s = max(1.0, estimate_lead_time(lead_priors, samples).total_p95_s)
+    lead_s = max(1.0, estimate_lead_time(priors, samples).total_p95_s)
     study = Study(
         start_at=first_at,
         step_s=int(step.total_seconds()),

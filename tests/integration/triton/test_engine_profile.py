@@ -41,6 +41,7 @@ async def test_batching_raises_what_is_sustained_and_the_model_is_left_as_it_was
     assert alone < 3 * ALONE_QPS
     assert len(seen) == sum(len(row.sustained.points) for row in rows)
     assert after == before
+    assert all(row.load_s is not None and row.load_s > 0 for row in rows)
 
 
 async def test_beyond_its_capacity_the_latency_says_so(

@@ -7,7 +7,8 @@ from forecrest.v1 import engine_pb2, engine_service_pb2, workload_pb2, workload_
 
 from controller.adapters.fakes import FakeStore
 from controller.client import ApiError, Client
-from controller.usecases.engines import measured_profiles, with_measured
+from controller.core.leadtime import DEFAULT_PRIORS, estimate_lead_time
+from controller.usecases.engines import lead_priors, measured_profiles, with_measured
 from tests.integration.api.methods import a_profile, a_validation, an_engine
 from tests.unit.api.conftest import NOW
 
@@ -223,6 +224,37 @@ async def test_a_workload_gets_the_capacity_its_active_engine_was_measured_with(
         profile.precision,
     )
     assert 3000.0 == seen.profile.qps_max  # measured again: the next tick decides with it
+
+
+async def test_the_measured_load_of_an_engine_is_the_prior_of_lead_times_until_replicas_started(
+    client: Client, store: FakeStore, refused: Refused
+) -> None:
+    await serving(client)
+    await client.workloads.CreateWorkload(
+        workload_service_pb2.CreateWorkloadRequest(workload=a_spec(), workload_id="new")
+    )
+    capacity = workload_pb2.CapacityProfile(engine="-", gpu_type="L4", qps_max=3000.0)
+    profile = a_profile(capacity=capacity, load_s_p50=50.0, load_s_p95=60.0)
+    profile.measure_time.FromDatetime(NOW)
+    before = await planned_lead_s(store)
+
+    kept = await client.engines.RecordEngineProfile(
+        G.RecordEngineProfileRequest(parent="engines/v1", profile=profile)
+    )
+
+    assert (50.0, 60.0) == (kept.load_s_p50, kept.load_s_p95)
+    assert await planned_lead_s(store) > 120.0 > before
+    profile.ClearField("load_s_p95")
+    error = await refused(
+        client.engines.RecordEngineProfile(G.RecordEngineProfileRequest(parent="engines/v1", profile=profile))
+    )
+    assert ["profile.load_s_p95"] == [field for field, _ in error.violations]
+
+
+async def planned_lead_s(store: FakeStore) -> float:
+    async with store.unit_of_work() as uow:
+        workload = await uow.workloads.get("new")
+        return estimate_lead_time(await lead_priors(uow, workload, DEFAULT_PRIORS)).total_p95_s
 
 
 async def test_an_engine_that_is_not_active_gives_no_capacity(client: Client, refused: Refused) -> None:

@@ -10,6 +10,7 @@ from controller.core.leadtime import (
     estimate_lead_time,
     fit_slope,
     quantile,
+    with_load,
 )
 
 
@@ -94,6 +95,14 @@ def test_what_remains_is_the_stages_left_and_never_more_than_the_whole() -> None
 def test_without_stages_the_whole_remains_until_none_is_left() -> None:
     assert LeadTime(40.0).remaining(frozenset({"warmup"})) == 40.0
     assert LeadTime(40.0).remaining(frozenset()) == 0.0
+
+
+def test_a_measured_load_replaces_the_prior_of_its_stage_with_room_for_a_fresh_node() -> None:
+    priors = {prior.name: (prior.p50_s, prior.p95_s) for prior in with_load(DEFAULT_PRIORS, 6.0, 8.0)}
+
+    # 2 s for the server itself; twice the P95, because the files were cached when it was measured.
+    assert priors == {p.name: (p.p50_s, p.p95_s) for p in DEFAULT_PRIORS} | {"load": (8.0, 18.0)}
+    assert estimate_lead_time(with_load(DEFAULT_PRIORS, 300.0, 400.0)).total_p95_s > 800.0
 
 
 def test_the_default_prior_is_under_a_minute() -> None:

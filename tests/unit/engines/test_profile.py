@@ -16,6 +16,7 @@ from engines.profile import (
     best,
     find_sustained,
     grid,
+    load_quantiles,
     offer,
     summarize,
 )
@@ -123,6 +124,13 @@ async def test_one_pause_of_the_machine_is_no_limit() -> None:
 
 def test_the_grid_has_no_delay_without_batching() -> None:
     assert grid([1, 8], [0, 500], [1]) == [Batching(1, 0, 1), Batching(8, 0, 1), Batching(8, 500, 1)]
+
+
+def test_loads_are_summed_up_by_what_was_seen() -> None:
+    rows = [ProfileRow(Batching(1, 0, 1), Sustained(None, ()), load_s=s) for s in (3.0, 1.0, 2.0, None)]
+
+    assert load_quantiles(rows) == (2.0, 3.0)
+    assert load_quantiles(rows[3:]) is None
 
 
 def test_the_best_row_sustains_most() -> None:

@@ -462,12 +462,20 @@ class EngineProfile(_message.Message):
     MEASURE_TIME_FIELD_NUMBER: _builtins.int
     TOOL_FIELD_NUMBER: _builtins.int
     POINTS_FIELD_NUMBER: _builtins.int
+    LOAD_S_P50_FIELD_NUMBER: _builtins.int
+    LOAD_S_P95_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Resource name, `engines/{engine}/profiles/{profile}`; the last part is `gpu_type` in lower case with "-" for
     what an id cannot hold. Ignored by RecordEngineProfile.
     """
     tool: _builtins.str
     """What measured it, up to 200 characters: "forecrest engine profile", "perf_analyzer 2.51"..."""
+    load_s_p50: _builtins.float
+    """Seconds Triton took to load the model, median of the loads that were measured; 0 to 86400. Absent: not measured.
+    Until replicas were started, lead times assume it. Files were cached, so a first load on a node takes longer.
+    """
+    load_s_p95: _builtins.float
+    """95th percentile of the same, at least the median. Required where the median is given."""
     @_builtins.property
     def capacity(self) -> _workload_pb2.CapacityProfile:
         """Required. The figures. Their `engine` is ignored and returned as the engine's name; `precision` is ignored and
@@ -495,12 +503,21 @@ class EngineProfile(_message.Message):
         measure_time: _timestamp_pb2.Timestamp | None = ...,
         tool: _builtins.str = ...,
         points: _abc.Iterable[Global___CapacityPoint] | None = ...,
+        load_s_p50: _builtins.float | None = ...,
+        load_s_p95: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "measure_time", b"measure_time", "slo", b"slo"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_load_s_p50", b"_load_s_p50", "_load_s_p95", b"_load_s_p95", "capacity", b"capacity", "load_s_p50", b"load_s_p50", "load_s_p95", b"load_s_p95", "measure_time", b"measure_time", "slo", b"slo"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "measure_time", b"measure_time", "name", b"name", "points", b"points", "slo", b"slo", "tool", b"tool"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_load_s_p50", b"_load_s_p50", "_load_s_p95", b"_load_s_p95", "capacity", b"capacity", "load_s_p50", b"load_s_p50", "load_s_p95", b"load_s_p95", "measure_time", b"measure_time", "name", b"name", "points", b"points", "slo", b"slo", "tool", b"tool"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__load_s_p50: _TypeAlias = _typing.Literal["load_s_p50"]  # noqa: Y015
+    _WhichOneofArgType__load_s_p50: _TypeAlias = _typing.Literal["_load_s_p50", b"_load_s_p50"]  # noqa: Y015
+    _WhichOneofReturnType__load_s_p95: _TypeAlias = _typing.Literal["load_s_p95"]  # noqa: Y015
+    _WhichOneofArgType__load_s_p95: _TypeAlias = _typing.Literal["_load_s_p95", b"_load_s_p95"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__load_s_p50) -> _WhichOneofReturnType__load_s_p50 | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__load_s_p95) -> _WhichOneofReturnType__load_s_p95 | None: ...
 
 Global___EngineProfile: _TypeAlias = EngineProfile  # noqa: Y015
 
