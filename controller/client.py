@@ -24,6 +24,7 @@ from forecrest.v1.control_service_pb2_grpc import ControlServiceStub
 from forecrest.v1.engine_service_pb2_grpc import EngineServiceStub
 from forecrest.v1.event_service_pb2_grpc import EventServiceStub
 from forecrest.v1.forecast_service_pb2_grpc import ForecastServiceStub
+from forecrest.v1.notification_service_pb2_grpc import NotificationServiceStub
 from forecrest.v1.telemetry_service_pb2 import StreamTrafficRequest, StreamTrafficResponse
 from forecrest.v1.telemetry_service_pb2_grpc import TelemetryServiceStub
 from forecrest.v1.workload_service_pb2_grpc import WorkloadServiceStub
@@ -57,7 +58,7 @@ _SERVICE_CONFIG = json.dumps(
             {
                 "name": [
                     {"service": f"forecrest.v1.{name}Service"}
-                    for name in ("Event", "Engine", "Forecast", "Workload", "Control", "Telemetry", "Audit")
+                    for name in ("Event", "Engine", "Forecast", "Workload", "Control", "Telemetry", "Audit", "Notification")
                 ],
                 "retryPolicy": {
                     "maxAttempts": 5,
@@ -177,6 +178,7 @@ class Client:
         self.control = ControlServiceStub(self.channel)
         self.telemetry = TelemetryServiceStub(self.channel)
         self.audit = AuditServiceStub(self.channel)
+        self.notifications = NotificationServiceStub(self.channel)
 
     async def __aenter__(self) -> Self:
         """Nothing is sent yet."""

@@ -51,6 +51,23 @@ class ControlServicer(control_service_pb2_grpc.ControlServiceServicer):
         (workload,) = parse(request.name, "workloads/*/status", "name")
         return mappers.status_to_wire(workload, await decisions.get_status(self._deps.store, workload))
 
+    async def ListStatuses(
+        self, request: control_service_pb2.ListStatusesRequest, context: object
+    ) -> control_service_pb2.ListStatusesResponse:
+        """List where workloads stand."""
+        del context
+        scope = scope_of(request)
+        rows, token = await decisions.list_statuses(
+            self._deps.store, self._deps.signals, page_of(request.page_size, request.page_token, scope)
+        )
+        response = control_service_pb2.ListStatusesResponse(next_page_token=seal(token, scope))
+        for workload, state, demand in rows:
+            found = response.statuses.add(status=mappers.status_to_wire(workload, state))
+            if demand is not None:
+                found.demand_qps = demand.stable_qps
+                found.demand_time.FromDatetime(demand.at)
+        return response
+
     async def GetDecision(
         self, request: control_service_pb2.GetDecisionRequest, context: object
     ) -> control_pb2.Decision:

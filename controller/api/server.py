@@ -25,6 +25,8 @@ from forecrest.v1 import (
     event_service_pb2_grpc,
     forecast_service_pb2,
     forecast_service_pb2_grpc,
+    notification_service_pb2,
+    notification_service_pb2_grpc,
     telemetry_service_pb2,
     telemetry_service_pb2_grpc,
     workload_service_pb2,
@@ -47,6 +49,7 @@ from controller.api.feed import Feed
 from controller.api.forecasts import ForecastServicer
 from controller.api.keda import KedaServicer
 from controller.api.limits import ApiLimits
+from controller.api.notifications import NotificationServicer
 from controller.api.stale import StaleInterceptor
 from controller.api.streams import Streams
 from controller.api.telemetry import TelemetryServicer
@@ -74,6 +77,7 @@ SERVICES = tuple(
         control_service_pb2,
         telemetry_service_pb2,
         audit_service_pb2,
+        notification_service_pb2,
     )
     for service in file.DESCRIPTOR.services_by_name.values()
 )
@@ -264,6 +268,9 @@ async def serve(
         TelemetryServicer(deps, ingest), methods
     )
     audit_service_pb2_grpc.add_AuditServiceServicer_to_server(AuditServicer(deps), methods)
+    notification_service_pb2_grpc.add_NotificationServiceServicer_to_server(
+        NotificationServicer(deps), methods
+    )
     externalscaler_pb2_grpc.add_ExternalScalerServicer_to_server(KedaServicer(deps, feed, keda), methods)
     servicer = _HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)

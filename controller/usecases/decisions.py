@@ -4,8 +4,16 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from controller.core.resources import Outcome, Page
-from controller.core.types import CapacityPlan, Decision, Mode, Reason, Source, WorkloadState
-from controller.ports import NotFoundError, Store, UnitOfWork
+from controller.core.types import (
+    CapacityPlan,
+    Decision,
+    DemandObservation,
+    Mode,
+    Reason,
+    Source,
+    WorkloadState,
+)
+from controller.ports import NotFoundError, SignalCache, Store, UnavailableError, UnitOfWork
 from controller.usecases.errors import Findings, InvalidError, MissingError, Violation
 from controller.usecases.filters import Field, Kind, filter_of, order_of
 from controller.usecases.listing import listing
@@ -168,6 +176,21 @@ async def get_plan(store: Store, workload: str, revision: int | None) -> Capacit
                 "the loop makes one at its next tick; check that it runs",
                 "PLAN_NOT_FOUND",
             ) from error
+
+
+async def list_statuses(
+    store: Store, cache: SignalCache, page: Page
+) -> tuple[Sequence[tuple[str, WorkloadState, DemandObservation | None]], str]:
+    """One page of workloads by name, where each stands, and its newest demand; None: unknown."""
+    async with store.unit_of_work() as uow, listing(page):
+        workloads, token = await uow.workloads.list(page)
+        names = [workload.name for workload in workloads]
+        states = await uow.states.load(names)
+    try:
+        demands = await cache.get_demand(names)
+    except UnavailableError:  # what the cache holds may be lost
+        demands = {}
+    return [(name, states.get(name, WorkloadState()), demands.get(name)) for name in names], token
 
 
 async def get_status(store: Store, workload: str) -> WorkloadState:

@@ -91,6 +91,7 @@ _TABLE: Mapping[str, Mapping[str, Rule]] = {
     "forecrest.v1.ControlService": {
         "GetPlan": _READ,
         "GetStatus": _READ,
+        "ListStatuses": _READ,
         "GetDecision": _READ,
         "ListDecisions": _READ,
         "ExplainDecision": _READ,
@@ -119,6 +120,7 @@ _TABLE: Mapping[str, Mapping[str, Rule]] = {
         "ListEngineProfiles": _READ,
     },
     "forecrest.v1.AuditService": {"ListAuditEntries": _ADMIN},
+    "forecrest.v1.NotificationService": {"ListNotifications": _READ},
     "externalscaler.ExternalScaler": {
         "IsActive": _READ,
         "StreamIsActive": _READ,

@@ -21,6 +21,7 @@ from forecrest.v1 import (
     event_pb2,
     event_service_pb2,
     forecast_service_pb2,
+    notification_service_pb2,
     telemetry_service_pb2,
     workload_pb2,
     workload_service_pb2,
@@ -514,6 +515,7 @@ CASES: dict[str, Case] = {
         (NO_NAME, Bad("no revision", put("revision", 0), "revision", "at least 1")),
         missing=put("name", "workloads/nobody/plan"),
     ),
+    "ControlService/ListStatuses": Case(C.ListStatusesRequest, PAGES),
     "ControlService/GetStatus": Case(
         lambda: C.GetStatusRequest(name="workloads/rec/status"),
         (NO_NAME,),
@@ -677,6 +679,15 @@ CASES: dict[str, Case] = {
     "EngineService/ListEngineProfiles": Case(
         lambda: G.ListEngineProfilesRequest(parent="engines/-"),
         (*PAGES, Bad("a bad parent", put("parent", "x"), "parent", "must look like")),
+    ),
+    "NotificationService/ListNotifications": Case(
+        lambda: notification_service_pb2.ListNotificationsRequest(sink="ops"),
+        (
+            *PAGES,
+            Bad("a long sink", put("sink", "x" * 64), "sink", "at most 63"),
+            Bad("an unknown state", put("state", 99), "state", "choose from"),
+            Bad("a bad name", put("workload", "rec"), "workload", "must look like"),
+        ),
     ),
     "AuditService/ListAuditEntries": Case(audit_service_pb2.ListAuditEntriesRequest, PAGES),
 }

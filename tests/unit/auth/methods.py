@@ -115,6 +115,7 @@ METHODS: dict[str, Sample] = {
     **_v1(
         "ControlService",
         GetPlan=Sample(READERS, {"name": "workloads/cart/plan"}),
+        ListStatuses=Sample(READERS),
         GetStatus=Sample(READERS, {"name": "workloads/cart/status"}),
         GetDecision=Sample(READERS, {"name": "decisions/cart-1"}),
         ListDecisions=Sample(READERS),
@@ -167,6 +168,7 @@ METHODS: dict[str, Sample] = {
         RecordEngineProfile=Sample(OPERATORS, {"parent": "engines/none"}, fleet=True),
         ListEngineProfiles=Sample(READERS, {"parent": "engines/none"}),
     ),
+    **_v1("NotificationService", ListNotifications=Sample(READERS)),
     **_v1("AuditService", ListAuditEntries=Sample(ADMINS, fleet=True)),
     **{
         f"/externalscaler.ExternalScaler/{name}": Sample(READERS, request)

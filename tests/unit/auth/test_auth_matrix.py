@@ -25,6 +25,7 @@ from controller.client import ApiError, Client, explain
 from controller.core.resources import ForecastRun, TrafficEvent
 from controller.core.types import ForecastBand, ForecastState, Mode, Override, OverrideKind
 from controller.credentials import Credentials
+from controller.notify.types import Delivery, Kind, Notification, Severity
 from tests.unit.api.conftest import NOW, SetClock, a_decision
 from tests.unit.auth.conftest import Tokens, a_workload
 from tests.unit.auth.methods import BLIND, FLEET, METHODS, OTHERS, Sample, described, request_of
@@ -60,6 +61,8 @@ def a_world(*namespaces: str) -> FakeStore:
         store.tables.forecasts[run.id] = run, band
         held = Override("held", OverrideKind.AT_LEAST, 2, NOW + timedelta(hours=1), "launch", "somebody")
         store.tables.overrides[name, "held"] = held
+        told = Notification(name, NOW, Kind.EVENT_ENDED, Severity.INFO, name, namespace, event, "Over.")
+        store.tables.notifications["ops", name] = Delivery("ops", told)
         store.tables.events[event] = [
             TrafficEvent(
                 id=event,
@@ -176,6 +179,8 @@ LISTS = frozenset(
         "ControlService/ListDecisions",
         "ControlService/WatchDecisions",
         "ControlService/ListOverrides",
+        "ControlService/ListStatuses",
+        "NotificationService/ListNotifications",
         "ForecastService/BatchGetForecasts",
     )
 )
@@ -267,6 +272,13 @@ async def test_lists_leave_out_other_namespaces(tokens: Tokens) -> None:
             method = f"/forecrest.v1.{name}"
             _, answer = await outcome(server, method, METHODS[method], token)
             assert [only] == [item.name for item in getattr(answer, field)]
+        for name, field, of in (
+            ("NotificationService/ListNotifications", "notifications", lambda told: told.workload),
+            ("ControlService/ListStatuses", "statuses", lambda one: one.status.name.removesuffix("/status")),
+        ):
+            method = f"/forecrest.v1.{name}"
+            _, answer = await outcome(server, method, METHODS[method], token)
+            assert ["workloads/cart"] == [of(item) for item in getattr(answer, field)]
         method = "/forecrest.v1.ControlService/WatchDecisions"
         _, first = await outcome(server, method, METHODS[method], token)
         assert "decisions/cart-1" == first.decision.name

@@ -29,7 +29,7 @@ from google.protobuf import empty_pb2 as google_dot_protobuf_dot_empty__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"forecrest/v1/control_service.proto\x12\x0c\x66orecrest.v1\x1a\x1a\x66orecrest/v1/control.proto\x1a\x1b\x66orecrest/v1/workload.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1bgoogle/protobuf/empty.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"B\n\x0eGetPlanRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\x08revision\x18\x02 \x01(\x05H\x00\x88\x01\x01\x42\x0b\n\t_revision\" \n\x10GetStatusRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"d\n\x12GetDecisionRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08workload\x18\x02 \x01(\t\x12.\n\nas_of_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"h\n\x16\x45xplainDecisionRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08workload\x18\x02 \x01(\t\x12.\n\nas_of_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x95\x02\n\x14ListDecisionsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x10\n\x08workload\x18\x03 \x01(\t\x12.\n\nstart_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0c\x63hanges_only\x18\x06 \x01(\x08\x12\x0e\n\x06\x66ilter\x18\x07 \x01(\t\x12\x10\n\x08order_by\x18\x08 \x01(\t\x12.\n\nas_of_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x91\x01\n\x15ListDecisionsResponse\x12)\n\tdecisions\x18\x01 \x03(\x0b\x32\x16.forecrest.v1.Decision\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x34\n\x10stale_since_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"U\n\x15WatchDecisionsRequest\x12\x10\n\x08workload\x18\x01 \x01(\t\x12\x14\n\x0c\x63hanges_only\x18\x02 \x01(\x08\x12\x14\n\x0cresume_token\x18\x03 \x01(\t\"j\n\x16WatchDecisionsResponse\x12(\n\x08\x64\x65\x63ision\x18\x01 \x01(\x0b\x32\x16.forecrest.v1.Decision\x12\x10\n\x08snapshot\x18\x02 \x01(\x08\x12\x14\n\x0cresume_token\x18\x03 \x01(\t\"\x9d\x01\n\x0fSimulatedChange\x12\x0c\n\x04name\x18\x01 \x01(\t\x12$\n\x06policy\x18\x02 \x01(\x0b\x32\x14.forecrest.v1.Policy\x12\x19\n\x0cmin_replicas\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x19\n\x0cmax_replicas\x18\x04 \x01(\x05H\x01\x88\x01\x01\x42\x0f\n\r_min_replicasB\x0f\n\r_max_replicas\"\xdf\x01\n\x0eSimulatedEvent\x12.\n\nstart_time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x17\n\nmultiplier\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x15\n\x08peak_qps\x18\x04 \x01(\x01H\x01\x88\x01\x01\x12\x11\n\tannounced\x18\x05 \x01(\x08\x12\x10\n\x08\x63\x61tegory\x18\x06 \x01(\tB\r\n\x0b_multiplierB\x0b\n\t_peak_qps\"\xd9\x02\n\x0fSimulateRequest\x12\x10\n\x08workload\x18\x01 \x01(\t\x12,\n\x08\x65nd_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x06window\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05learn\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\x07\x63hanges\x18\x05 \x03(\x0b\x32\x1d.forecrest.v1.SimulatedChange\x12\r\n\x05peers\x18\x06 \x03(\t\x12,\n\x06\x65vents\x18\x07 \x03(\x0b\x32\x1c.forecrest.v1.SimulatedEvent\x12-\n\ncold_start\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\rtimeline_size\x18\t \x01(\x05\"\x8f\x02\n\x10SimulateResponse\x12\x10\n\x08workload\x18\x01 \x01(\t\x12.\n\nstart_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\ncold_start\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x14\n\x0c\x63\x61pacity_qps\x18\x05 \x01(\x01\x12\x15\n\runknown_share\x18\x06 \x01(\x01\x12/\n\x07results\x18\x07 \x03(\x0b\x32\x1e.forecrest.v1.SimulationResult\"\x91\x01\n\x15\x43reateOverrideRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12(\n\x08override\x18\x02 \x01(\x0b\x32\x16.forecrest.v1.Override\x12\x13\n\x0boverride_id\x18\x03 \x01(\t\x12\x12\n\nrequest_id\x18\x04 \x01(\t\x12\x15\n\rvalidate_only\x18\x05 \x01(\x08\"c\n\x14ListOverridesRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\x12\x14\n\x0cshow_expired\x18\x04 \x01(\x08\"[\n\x15ListOverridesResponse\x12)\n\toverrides\x18\x01 \x03(\x0b\x32\x16.forecrest.v1.Override\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"P\n\x15\x44\x65leteOverrideRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\"\x83\x01\n\x0cPauseRequest\x12\x10\n\x08workload\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12&\n\x03ttl\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nrequest_id\x18\x04 \x01(\t\x12\x15\n\rvalidate_only\x18\x05 \x01(\x08\"L\n\rResumeRequest\x12\x10\n\x08workload\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\"(\n\x14GetPauseStateRequest\x12\x10\n\x08workload\x18\x01 \x01(\t2\x90\x08\n\x0e\x43ontrolService\x12\x43\n\x07GetPlan\x12\x1c.forecrest.v1.GetPlanRequest\x1a\x1a.forecrest.v1.CapacityPlan\x12I\n\tGetStatus\x12\x1e.forecrest.v1.GetStatusRequest\x1a\x1c.forecrest.v1.WorkloadStatus\x12G\n\x0bGetDecision\x12 .forecrest.v1.GetDecisionRequest\x1a\x16.forecrest.v1.Decision\x12X\n\rListDecisions\x12\".forecrest.v1.ListDecisionsRequest\x1a#.forecrest.v1.ListDecisionsResponse\x12Z\n\x0f\x45xplainDecision\x12$.forecrest.v1.ExplainDecisionRequest\x1a!.forecrest.v1.DecisionExplanation\x12I\n\x08Simulate\x12\x1d.forecrest.v1.SimulateRequest\x1a\x1e.forecrest.v1.SimulateResponse\x12]\n\x0eWatchDecisions\x12#.forecrest.v1.WatchDecisionsRequest\x1a$.forecrest.v1.WatchDecisionsResponse0\x01\x12M\n\x0e\x43reateOverride\x12#.forecrest.v1.CreateOverrideRequest\x1a\x16.forecrest.v1.Override\x12X\n\rListOverrides\x12\".forecrest.v1.ListOverridesRequest\x1a#.forecrest.v1.ListOverridesResponse\x12M\n\x0e\x44\x65leteOverride\x12#.forecrest.v1.DeleteOverrideRequest\x1a\x16.google.protobuf.Empty\x12=\n\x05Pause\x12\x1a.forecrest.v1.PauseRequest\x1a\x18.forecrest.v1.PauseState\x12?\n\x06Resume\x12\x1b.forecrest.v1.ResumeRequest\x1a\x18.forecrest.v1.PauseState\x12M\n\rGetPauseState\x12\".forecrest.v1.GetPauseStateRequest\x1a\x18.forecrest.v1.PauseStateb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"forecrest/v1/control_service.proto\x12\x0c\x66orecrest.v1\x1a\x1a\x66orecrest/v1/control.proto\x1a\x1b\x66orecrest/v1/workload.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1bgoogle/protobuf/empty.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"B\n\x0eGetPlanRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\x08revision\x18\x02 \x01(\x05H\x00\x88\x01\x01\x42\x0b\n\t_revision\" \n\x10GetStatusRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"<\n\x13ListStatusesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"_\n\x14ListStatusesResponse\x12.\n\x08statuses\x18\x01 \x03(\x0b\x32\x1c.forecrest.v1.ObservedStatus\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x97\x01\n\x0eObservedStatus\x12,\n\x06status\x18\x01 \x01(\x0b\x32\x1c.forecrest.v1.WorkloadStatus\x12\x17\n\ndemand_qps\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12/\n\x0b\x64\x65mand_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\r\n\x0b_demand_qps\"d\n\x12GetDecisionRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08workload\x18\x02 \x01(\t\x12.\n\nas_of_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"h\n\x16\x45xplainDecisionRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08workload\x18\x02 \x01(\t\x12.\n\nas_of_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x95\x02\n\x14ListDecisionsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x10\n\x08workload\x18\x03 \x01(\t\x12.\n\nstart_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0c\x63hanges_only\x18\x06 \x01(\x08\x12\x0e\n\x06\x66ilter\x18\x07 \x01(\t\x12\x10\n\x08order_by\x18\x08 \x01(\t\x12.\n\nas_of_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x91\x01\n\x15ListDecisionsResponse\x12)\n\tdecisions\x18\x01 \x03(\x0b\x32\x16.forecrest.v1.Decision\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x34\n\x10stale_since_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"U\n\x15WatchDecisionsRequest\x12\x10\n\x08workload\x18\x01 \x01(\t\x12\x14\n\x0c\x63hanges_only\x18\x02 \x01(\x08\x12\x14\n\x0cresume_token\x18\x03 \x01(\t\"j\n\x16WatchDecisionsResponse\x12(\n\x08\x64\x65\x63ision\x18\x01 \x01(\x0b\x32\x16.forecrest.v1.Decision\x12\x10\n\x08snapshot\x18\x02 \x01(\x08\x12\x14\n\x0cresume_token\x18\x03 \x01(\t\"\x9d\x01\n\x0fSimulatedChange\x12\x0c\n\x04name\x18\x01 \x01(\t\x12$\n\x06policy\x18\x02 \x01(\x0b\x32\x14.forecrest.v1.Policy\x12\x19\n\x0cmin_replicas\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x19\n\x0cmax_replicas\x18\x04 \x01(\x05H\x01\x88\x01\x01\x42\x0f\n\r_min_replicasB\x0f\n\r_max_replicas\"\xdf\x01\n\x0eSimulatedEvent\x12.\n\nstart_time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x17\n\nmultiplier\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x15\n\x08peak_qps\x18\x04 \x01(\x01H\x01\x88\x01\x01\x12\x11\n\tannounced\x18\x05 \x01(\x08\x12\x10\n\x08\x63\x61tegory\x18\x06 \x01(\tB\r\n\x0b_multiplierB\x0b\n\t_peak_qps\"\xd9\x02\n\x0fSimulateRequest\x12\x10\n\x08workload\x18\x01 \x01(\t\x12,\n\x08\x65nd_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x06window\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05learn\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\x07\x63hanges\x18\x05 \x03(\x0b\x32\x1d.forecrest.v1.SimulatedChange\x12\r\n\x05peers\x18\x06 \x03(\t\x12,\n\x06\x65vents\x18\x07 \x03(\x0b\x32\x1c.forecrest.v1.SimulatedEvent\x12-\n\ncold_start\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\rtimeline_size\x18\t \x01(\x05\"\x8f\x02\n\x10SimulateResponse\x12\x10\n\x08workload\x18\x01 \x01(\t\x12.\n\nstart_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\ncold_start\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x14\n\x0c\x63\x61pacity_qps\x18\x05 \x01(\x01\x12\x15\n\runknown_share\x18\x06 \x01(\x01\x12/\n\x07results\x18\x07 \x03(\x0b\x32\x1e.forecrest.v1.SimulationResult\"\x91\x01\n\x15\x43reateOverrideRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12(\n\x08override\x18\x02 \x01(\x0b\x32\x16.forecrest.v1.Override\x12\x13\n\x0boverride_id\x18\x03 \x01(\t\x12\x12\n\nrequest_id\x18\x04 \x01(\t\x12\x15\n\rvalidate_only\x18\x05 \x01(\x08\"c\n\x14ListOverridesRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\x12\x14\n\x0cshow_expired\x18\x04 \x01(\x08\"[\n\x15ListOverridesResponse\x12)\n\toverrides\x18\x01 \x03(\x0b\x32\x16.forecrest.v1.Override\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"P\n\x15\x44\x65leteOverrideRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\"\x83\x01\n\x0cPauseRequest\x12\x10\n\x08workload\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12&\n\x03ttl\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nrequest_id\x18\x04 \x01(\t\x12\x15\n\rvalidate_only\x18\x05 \x01(\x08\"L\n\rResumeRequest\x12\x10\n\x08workload\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\"(\n\x14GetPauseStateRequest\x12\x10\n\x08workload\x18\x01 \x01(\t2\xe7\x08\n\x0e\x43ontrolService\x12\x43\n\x07GetPlan\x12\x1c.forecrest.v1.GetPlanRequest\x1a\x1a.forecrest.v1.CapacityPlan\x12I\n\tGetStatus\x12\x1e.forecrest.v1.GetStatusRequest\x1a\x1c.forecrest.v1.WorkloadStatus\x12U\n\x0cListStatuses\x12!.forecrest.v1.ListStatusesRequest\x1a\".forecrest.v1.ListStatusesResponse\x12G\n\x0bGetDecision\x12 .forecrest.v1.GetDecisionRequest\x1a\x16.forecrest.v1.Decision\x12X\n\rListDecisions\x12\".forecrest.v1.ListDecisionsRequest\x1a#.forecrest.v1.ListDecisionsResponse\x12Z\n\x0f\x45xplainDecision\x12$.forecrest.v1.ExplainDecisionRequest\x1a!.forecrest.v1.DecisionExplanation\x12I\n\x08Simulate\x12\x1d.forecrest.v1.SimulateRequest\x1a\x1e.forecrest.v1.SimulateResponse\x12]\n\x0eWatchDecisions\x12#.forecrest.v1.WatchDecisionsRequest\x1a$.forecrest.v1.WatchDecisionsResponse0\x01\x12M\n\x0e\x43reateOverride\x12#.forecrest.v1.CreateOverrideRequest\x1a\x16.forecrest.v1.Override\x12X\n\rListOverrides\x12\".forecrest.v1.ListOverridesRequest\x1a#.forecrest.v1.ListOverridesResponse\x12M\n\x0e\x44\x65leteOverride\x12#.forecrest.v1.DeleteOverrideRequest\x1a\x16.google.protobuf.Empty\x12=\n\x05Pause\x12\x1a.forecrest.v1.PauseRequest\x1a\x18.forecrest.v1.PauseState\x12?\n\x06Resume\x12\x1b.forecrest.v1.ResumeRequest\x1a\x18.forecrest.v1.PauseState\x12M\n\rGetPauseState\x12\".forecrest.v1.GetPauseStateRequest\x1a\x18.forecrest.v1.PauseStateb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,40 +40,46 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETPLANREQUEST']._serialized_end=269
   _globals['_GETSTATUSREQUEST']._serialized_start=271
   _globals['_GETSTATUSREQUEST']._serialized_end=303
-  _globals['_GETDECISIONREQUEST']._serialized_start=305
-  _globals['_GETDECISIONREQUEST']._serialized_end=405
-  _globals['_EXPLAINDECISIONREQUEST']._serialized_start=407
-  _globals['_EXPLAINDECISIONREQUEST']._serialized_end=511
-  _globals['_LISTDECISIONSREQUEST']._serialized_start=514
-  _globals['_LISTDECISIONSREQUEST']._serialized_end=791
-  _globals['_LISTDECISIONSRESPONSE']._serialized_start=794
-  _globals['_LISTDECISIONSRESPONSE']._serialized_end=939
-  _globals['_WATCHDECISIONSREQUEST']._serialized_start=941
-  _globals['_WATCHDECISIONSREQUEST']._serialized_end=1026
-  _globals['_WATCHDECISIONSRESPONSE']._serialized_start=1028
-  _globals['_WATCHDECISIONSRESPONSE']._serialized_end=1134
-  _globals['_SIMULATEDCHANGE']._serialized_start=1137
-  _globals['_SIMULATEDCHANGE']._serialized_end=1294
-  _globals['_SIMULATEDEVENT']._serialized_start=1297
-  _globals['_SIMULATEDEVENT']._serialized_end=1520
-  _globals['_SIMULATEREQUEST']._serialized_start=1523
-  _globals['_SIMULATEREQUEST']._serialized_end=1868
-  _globals['_SIMULATERESPONSE']._serialized_start=1871
-  _globals['_SIMULATERESPONSE']._serialized_end=2142
-  _globals['_CREATEOVERRIDEREQUEST']._serialized_start=2145
-  _globals['_CREATEOVERRIDEREQUEST']._serialized_end=2290
-  _globals['_LISTOVERRIDESREQUEST']._serialized_start=2292
-  _globals['_LISTOVERRIDESREQUEST']._serialized_end=2391
-  _globals['_LISTOVERRIDESRESPONSE']._serialized_start=2393
-  _globals['_LISTOVERRIDESRESPONSE']._serialized_end=2484
-  _globals['_DELETEOVERRIDEREQUEST']._serialized_start=2486
-  _globals['_DELETEOVERRIDEREQUEST']._serialized_end=2566
-  _globals['_PAUSEREQUEST']._serialized_start=2569
-  _globals['_PAUSEREQUEST']._serialized_end=2700
-  _globals['_RESUMEREQUEST']._serialized_start=2702
-  _globals['_RESUMEREQUEST']._serialized_end=2778
-  _globals['_GETPAUSESTATEREQUEST']._serialized_start=2780
-  _globals['_GETPAUSESTATEREQUEST']._serialized_end=2820
-  _globals['_CONTROLSERVICE']._serialized_start=2823
-  _globals['_CONTROLSERVICE']._serialized_end=3863
+  _globals['_LISTSTATUSESREQUEST']._serialized_start=305
+  _globals['_LISTSTATUSESREQUEST']._serialized_end=365
+  _globals['_LISTSTATUSESRESPONSE']._serialized_start=367
+  _globals['_LISTSTATUSESRESPONSE']._serialized_end=462
+  _globals['_OBSERVEDSTATUS']._serialized_start=465
+  _globals['_OBSERVEDSTATUS']._serialized_end=616
+  _globals['_GETDECISIONREQUEST']._serialized_start=618
+  _globals['_GETDECISIONREQUEST']._serialized_end=718
+  _globals['_EXPLAINDECISIONREQUEST']._serialized_start=720
+  _globals['_EXPLAINDECISIONREQUEST']._serialized_end=824
+  _globals['_LISTDECISIONSREQUEST']._serialized_start=827
+  _globals['_LISTDECISIONSREQUEST']._serialized_end=1104
+  _globals['_LISTDECISIONSRESPONSE']._serialized_start=1107
+  _globals['_LISTDECISIONSRESPONSE']._serialized_end=1252
+  _globals['_WATCHDECISIONSREQUEST']._serialized_start=1254
+  _globals['_WATCHDECISIONSREQUEST']._serialized_end=1339
+  _globals['_WATCHDECISIONSRESPONSE']._serialized_start=1341
+  _globals['_WATCHDECISIONSRESPONSE']._serialized_end=1447
+  _globals['_SIMULATEDCHANGE']._serialized_start=1450
+  _globals['_SIMULATEDCHANGE']._serialized_end=1607
+  _globals['_SIMULATEDEVENT']._serialized_start=1610
+  _globals['_SIMULATEDEVENT']._serialized_end=1833
+  _globals['_SIMULATEREQUEST']._serialized_start=1836
+  _globals['_SIMULATEREQUEST']._serialized_end=2181
+  _globals['_SIMULATERESPONSE']._serialized_start=2184
+  _globals['_SIMULATERESPONSE']._serialized_end=2455
+  _globals['_CREATEOVERRIDEREQUEST']._serialized_start=2458
+  _globals['_CREATEOVERRIDEREQUEST']._serialized_end=2603
+  _globals['_LISTOVERRIDESREQUEST']._serialized_start=2605
+  _globals['_LISTOVERRIDESREQUEST']._serialized_end=2704
+  _globals['_LISTOVERRIDESRESPONSE']._serialized_start=2706
+  _globals['_LISTOVERRIDESRESPONSE']._serialized_end=2797
+  _globals['_DELETEOVERRIDEREQUEST']._serialized_start=2799
+  _globals['_DELETEOVERRIDEREQUEST']._serialized_end=2879
+  _globals['_PAUSEREQUEST']._serialized_start=2882
+  _globals['_PAUSEREQUEST']._serialized_end=3013
+  _globals['_RESUMEREQUEST']._serialized_start=3015
+  _globals['_RESUMEREQUEST']._serialized_end=3091
+  _globals['_GETPAUSESTATEREQUEST']._serialized_start=3093
+  _globals['_GETPAUSESTATEREQUEST']._serialized_end=3133
+  _globals['_CONTROLSERVICE']._serialized_start=3136
+  _globals['_CONTROLSERVICE']._serialized_end=4263
 # @@protoc_insertion_point(module_scope)

@@ -73,6 +73,96 @@ class GetStatusRequest(_message.Message):
 Global___GetStatusRequest: _TypeAlias = GetStatusRequest  # noqa: Y015
 
 @_typing.final
+class ListStatusesRequest(_message.Message):
+    """Request of ListStatuses."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """Most workloads to return, 1 to 1000. 0 means 50; more than 1000 means 1000."""
+    page_token: _builtins.str
+    """next_page_token of the page before; empty for the first."""
+    def __init__(
+        self,
+        *,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListStatusesRequest: _TypeAlias = ListStatusesRequest  # noqa: Y015
+
+@_typing.final
+class ListStatusesResponse(_message.Message):
+    """Response of ListStatuses."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUSES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Token of the next page; empty at the end."""
+    @_builtins.property
+    def statuses(self) -> _containers.RepeatedCompositeFieldContainer[Global___ObservedStatus]:
+        """Workloads, by name."""
+
+    def __init__(
+        self,
+        *,
+        statuses: _abc.Iterable[Global___ObservedStatus] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "statuses", b"statuses"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListStatusesResponse: _TypeAlias = ListStatusesResponse  # noqa: Y015
+
+@_typing.final
+class ObservedStatus(_message.Message):
+    """Where a workload stands, and what it is asked to serve."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    DEMAND_QPS_FIELD_NUMBER: _builtins.int
+    DEMAND_TIME_FIELD_NUMBER: _builtins.int
+    demand_qps: _builtins.float
+    """Newest offered demand, requests per second. Absent: unknown, which is not 0."""
+    @_builtins.property
+    def status(self) -> _control_pb2.WorkloadStatus:
+        """Where it stands after the newest tick; status.last_time says when that was."""
+
+    @_builtins.property
+    def demand_time(self) -> _timestamp_pb2.Timestamp:
+        """When that was observed. Absent with it."""
+
+    def __init__(
+        self,
+        *,
+        status: _control_pb2.WorkloadStatus | None = ...,
+        demand_qps: _builtins.float | None = ...,
+        demand_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_demand_qps", b"_demand_qps", "demand_qps", b"demand_qps", "demand_time", b"demand_time", "status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_demand_qps", b"_demand_qps", "demand_qps", b"demand_qps", "demand_time", b"demand_time", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__demand_qps: _TypeAlias = _typing.Literal["demand_qps"]  # noqa: Y015
+    _WhichOneofArgType__demand_qps: _TypeAlias = _typing.Literal["_demand_qps", b"_demand_qps"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__demand_qps) -> _WhichOneofReturnType__demand_qps | None: ...
+
+Global___ObservedStatus: _TypeAlias = ObservedStatus  # noqa: Y015
+
+@_typing.final
 class GetDecisionRequest(_message.Message):
     """Request of GetDecision."""
 

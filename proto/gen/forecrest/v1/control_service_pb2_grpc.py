@@ -47,6 +47,11 @@ class ControlServiceStub:
                 request_serializer=forecrest_dot_v1_dot_control__service__pb2.GetStatusRequest.SerializeToString,
                 response_deserializer=forecrest_dot_v1_dot_control__pb2.WorkloadStatus.FromString,
                 _registered_method=True)
+        self.ListStatuses = channel.unary_unary(
+                '/forecrest.v1.ControlService/ListStatuses',
+                request_serializer=forecrest_dot_v1_dot_control__service__pb2.ListStatusesRequest.SerializeToString,
+                response_deserializer=forecrest_dot_v1_dot_control__service__pb2.ListStatusesResponse.FromString,
+                _registered_method=True)
         self.GetDecision = channel.unary_unary(
                 '/forecrest.v1.ControlService/GetDecision',
                 request_serializer=forecrest_dot_v1_dot_control__service__pb2.GetDecisionRequest.SerializeToString,
@@ -117,6 +122,13 @@ class ControlServiceServicer:
 
     def GetStatus(self, request, context):
         """Read where a workload stands: contracts, alarms, last decision.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListStatuses(self, request, context):
+        """List where workloads stand, with their newest demand, by workload: a whole fleet in one call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -216,6 +228,11 @@ def add_ControlServiceServicer_to_server(servicer, server):
                     servicer.GetStatus,
                     request_deserializer=forecrest_dot_v1_dot_control__service__pb2.GetStatusRequest.FromString,
                     response_serializer=forecrest_dot_v1_dot_control__pb2.WorkloadStatus.SerializeToString,
+            ),
+            'ListStatuses': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListStatuses,
+                    request_deserializer=forecrest_dot_v1_dot_control__service__pb2.ListStatusesRequest.FromString,
+                    response_serializer=forecrest_dot_v1_dot_control__service__pb2.ListStatusesResponse.SerializeToString,
             ),
             'GetDecision': grpc.unary_unary_rpc_method_handler(
                     servicer.GetDecision,
@@ -328,6 +345,33 @@ class ControlService:
             '/forecrest.v1.ControlService/GetStatus',
             forecrest_dot_v1_dot_control__service__pb2.GetStatusRequest.SerializeToString,
             forecrest_dot_v1_dot_control__pb2.WorkloadStatus.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListStatuses(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/forecrest.v1.ControlService/ListStatuses',
+            forecrest_dot_v1_dot_control__service__pb2.ListStatusesRequest.SerializeToString,
+            forecrest_dot_v1_dot_control__service__pb2.ListStatusesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -39,6 +39,8 @@ class ControlServiceStub:
     """Read the newest plan of a workload, or a given revision. NOT_FOUND (PLAN_NOT_FOUND) if there is none."""
     GetStatus: _grpc.UnaryUnaryMultiCallable[_control_service_pb2.GetStatusRequest, _control_pb2.WorkloadStatus]
     """Read where a workload stands: contracts, alarms, last decision."""
+    ListStatuses: _grpc.UnaryUnaryMultiCallable[_control_service_pb2.ListStatusesRequest, _control_service_pb2.ListStatusesResponse]
+    """List where workloads stand, with their newest demand, by workload: a whole fleet in one call."""
     GetDecision: _grpc.UnaryUnaryMultiCallable[_control_service_pb2.GetDecisionRequest, _control_pb2.Decision]
     """Read one decision, or the one that was in force for a workload at some time. NOT_FOUND
     (RESOURCE_NOT_FOUND) if there is none.
@@ -80,6 +82,8 @@ class ControlServiceAsyncStub(ControlServiceStub):
     """Read the newest plan of a workload, or a given revision. NOT_FOUND (PLAN_NOT_FOUND) if there is none."""
     GetStatus: _aio.UnaryUnaryMultiCallable[_control_service_pb2.GetStatusRequest, _control_pb2.WorkloadStatus]  # type: ignore[assignment]
     """Read where a workload stands: contracts, alarms, last decision."""
+    ListStatuses: _aio.UnaryUnaryMultiCallable[_control_service_pb2.ListStatusesRequest, _control_service_pb2.ListStatusesResponse]  # type: ignore[assignment]
+    """List where workloads stand, with their newest demand, by workload: a whole fleet in one call."""
     GetDecision: _aio.UnaryUnaryMultiCallable[_control_service_pb2.GetDecisionRequest, _control_pb2.Decision]  # type: ignore[assignment]
     """Read one decision, or the one that was in force for a workload at some time. NOT_FOUND
     (RESOURCE_NOT_FOUND) if there is none.
@@ -130,6 +134,14 @@ class ControlServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_control_pb2.WorkloadStatus, _abc.Awaitable[_control_pb2.WorkloadStatus]]:
         """Read where a workload stands: contracts, alarms, last decision."""
+
+    @_abc_1.abstractmethod
+    def ListStatuses(
+        self,
+        request: _control_service_pb2.ListStatusesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_control_service_pb2.ListStatusesResponse, _abc.Awaitable[_control_service_pb2.ListStatusesResponse]]:
+        """List where workloads stand, with their newest demand, by workload: a whole fleet in one call."""
 
     @_abc_1.abstractmethod
     def GetDecision(
