@@ -211,6 +211,7 @@ def routes() -> list[web.RouteDef]:
     """Return the pages of this group."""
     return [
         web.get(f"/workloads/{_ID}", show),
+        web.get(f"/workloads/{_ID}/head", show_head),
         web.get(f"/workloads/{_ID}/parts", show_parts),
         web.get(f"/workloads/{_ID}/series", show_series),
         web.get("/decisions/{id}", explain),
@@ -222,8 +223,13 @@ async def show(request: web.Request) -> web.StreamResponse:
     return await _shown(request, "workload.html")
 
 
+async def show_head(request: web.Request) -> web.StreamResponse:
+    """Show what stands above: alarms and the numbers of now."""
+    return await _shown(request, "workload_head.html")
+
+
 async def show_parts(request: web.Request) -> web.StreamResponse:
-    """Show what changes with a tick."""
+    """Show what stands below: decisions and why."""
     return await _shown(request, "workload_parts.html")
 
 

@@ -26,7 +26,7 @@ export function short(value) {
  * @param data uPlot's: [times, column, ...]
  * @param series [{label, stroke, width?, dash?, fill?, step?}], one per column; colours are names of properties
  * @param options {height, bands: [[upper, lower, colour, alpha]], marks: () => [{start, end, title}], now: () => s,
- *                 sync, whole: axis of whole numbers, onCursor(index), onRange(min, max)}
+ *                 sync, whole: axis of whole numbers, onCursor(seconds), onRange(min, max)}
  */
 export function timeChart(el, data, series, options) {
   const stepped = globalThis.uPlot.paths.stepped({ align: 1 });
@@ -60,7 +60,7 @@ export function timeChart(el, data, series, options) {
       hooks: {
         drawClear: [(u) => shade(u, options)],
         draw: [(u) => line(u, options)],
-        setCursor: [(u) => options.onCursor?.(u.cursor.idx)],
+        setCursor: [(u) => { if (u.cursor.left >= 0) options.onCursor?.(u.posToVal(u.cursor.left, "x")); }],
         setScale: [(u, key) => { if (key === "x") options.onRange?.(u.scales.x.min, u.scales.x.max, u); }],
       },
     },

@@ -30,37 +30,33 @@ function draw() {
     following = true;
     for (const chart of charts) if (chart !== from) chart.setScale("x", { min, max });
     following = false;
+    cancelAnimationFrame(frame);
+    frame = requestAnimationFrame(table);
   };
   const { demand, replicas } = series;
   const shown = [
     timeChart(demandEl, [demand.t, ...columnsOf(demand)],
       [{ label: "" }, { label: "" }, { label: "" }, { label: "" }, { label: labels.median, stroke: "--accent", dash: [5, 3] }, { label: labels.past, stroke: "--text", width: 1.5 }],
-      { height: demandEl.clientWidth < 500 ? 200 : 260, bands: [[1, 2, "--accent", 0.14], [3, 4, "--accent", 0.2]], marks, now, titles: true, sync: "axis", onRange,
-        onCursor: (index) => say(demand, index, ["past", "median"]) }),
+      { height: demandEl.clientWidth < 500 ? 200 : 260, bands: [[1, 2, "--accent", 0.14], [3, 4, "--accent", 0.2]], marks, now, titles: true, sync: "axis", onRange, onCursor: say }),
     timeChart(replicasEl, [replicas.t, replicas.floor, replicas.warm, replicas.desired],
       [{ label: labels.floor, stroke: "--event", step: true, dash: [2, 3] }, { label: labels.warm, stroke: "--good", step: true, width: 2 }, { label: labels.desired, stroke: "--text", step: true, width: 1.5 }],
-      { height: 150, marks, now, whole: true, sync: "axis", onRange, onCursor: (index) => say(replicas, index, ["desired", "warm", "floor"]) }),
+      { height: 150, marks, now, whole: true, sync: "axis", onRange, onCursor: say }),
   ];
   charts = shown;
   zoomTo(...(view ?? [series.from, series.to]));
-  table();
 }
 
-const said = { demand: "", replicas: "" };
-function say(columns, index, names) {
-  if (index === null || index === undefined) return;
-  const key = names[0] === "past" ? "demand" : "replicas";
-  const pairs = names.map((name) => [labels[name], columns[name]?.[index] ?? null]);
-  if (key === "demand" && columns.low1?.[index] !== null && columns.low1?.[index] !== undefined) {
-    pairs.push([t("js.band"), `${short(columns.low1[index])}–${short(columns.high1[index])}`]);
-  }
-  said[key] = readout(columns.t[index] * 1000, nowMs(), pairs);
-  const ms = columns.t[index] * 1000;
-  const at = latest(series.replicas, columns.t[index]);
-  line.textContent = key === "demand" && at >= 0
-    ? `${said.demand} · ${["desired", "warm", "floor"].map((name) => [labels[name], series.replicas[name][at]]).filter(([, value]) => value !== null).map(([label, value]) => `${label} ${value}`).join(" · ")}`
-    : said[key];
-  line.title = `${new Date(ms).toISOString().slice(0, 16).replace("T", " ")} UTC`;
+/** Say what is at a time: the nearest bucket of demand, and the replicas of then. */
+function say(seconds) {
+  const { demand, replicas } = series;
+  let index = Math.max(0, latest(demand, seconds));
+  if (demand.t[index + 1] - seconds < seconds - demand.t[index]) index += 1;
+  const at = latest(replicas, seconds);
+  const pairs = ["past", "median"].map((name) => [labels[name], demand[name]?.[index]]);
+  if (demand.low1?.[index] != null) pairs.push([t("js.band"), `${short(demand.low1[index])}–${short(demand.high1[index])}`]);
+  if (at >= 0) for (const name of ["desired", "warm", "floor"]) pairs.push([labels[name], replicas[name][at]]);
+  line.textContent = readout(seconds * 1000, nowMs(), pairs);
+  line.title = `${new Date(seconds * 1000).toISOString().slice(0, 16).replace("T", " ")} UTC`;
 }
 
 function latest(columns, seconds) {
@@ -95,6 +91,7 @@ function table() {
   }));
 }
 
+let frame = 0;
 function zoomTo(min, max) {
   for (const chart of charts) chart.setScale("x", { min, max });
 }
@@ -115,7 +112,6 @@ document.getElementById("zoom").addEventListener("click", (event) => {
     view = max - min < 300 ? view : [min + past, max + past];
   }
   zoomTo(...(view ?? [series.from, series.to]));
-  table();
 });
 
 let turn = 0;
