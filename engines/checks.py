@@ -47,7 +47,7 @@ def check_load(path: Path, runtime: RuntimeKind) -> tuple[Objection | None, str]
         if runtime is RuntimeKind.ONNX_RUNTIME:
             description = OnnxRunner(path.read_bytes()).description
             return None, f"loaded by {description}"
-        module = _module(runtime)
+        module = runtime_module(runtime)
     except MissingPackageError as error:
         return None, f"not tried: {error}"
     except EngineError as error:
@@ -60,7 +60,12 @@ def check_load(path: Path, runtime: RuntimeKind) -> tuple[Objection | None, str]
     return None, loaded.detail
 
 
-def _module(runtime: RuntimeKind) -> object:
+def runtime_module(runtime: RuntimeKind) -> object:
+    """Import TensorRT or TensorRT-RTX.
+
+    Raises:
+        MissingPackageError: it is not installed.
+    """
     if runtime is RuntimeKind.TENSORRT:
         from engines.trt_tensorrt import load_module  # noqa: PLC0415 - only the runtime that is asked for
     else:

@@ -261,6 +261,14 @@ class _Candidates:
         return made.model
 
 
+def converted(
+    model: "onnx.ModelProto", precision: Precision, kept: frozenset[str], calibration: Dataset | None
+) -> "onnx.ModelProto":
+    """The graph of a precision, with some layers kept in FP32, as a build converts it."""
+    with _Candidates(model, precision, calibration) as candidates:
+        return candidates.make(kept)
+
+
 def judged_graph(
     model: "onnx.ModelProto", graph: "onnx.ModelProto", options: BuildOptions
 ) -> tuple["onnx.ModelProto", str]:

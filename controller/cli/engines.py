@@ -540,6 +540,44 @@ def repository(
         err().print(f"Note: {note}.", markup=False)
 
 
+@app.command("load-time")
+def load_time(
+    engine: EngineId,
+    location: Location = CATALOG,
+    runs: Annotated[int, typer.Option(help="Starts of each kind; 1 to 50.")] = 3,
+    calibration: Annotated[
+        Path | None, typer.Option(help="Set for INT8 scales, to time a cold start's calibration too.")
+    ] = None,
+    trusted_key: Trusted = None,
+    as_json: AsJson = False,
+) -> None:
+    """Time a start with the prebuilt engine against one that builds it, stage by stage, on this machine.
+
+    What Triton takes to load it is measured by `forecrest engine profile`.
+
+    Example: `forecrest engine load-time 3f2a --runs 5`
+    """
+    with _explained():
+        from engines.load_time import Start, measure  # noqa: PLC0415 - as above
+
+        catalog = _open(location, trusted_key)
+        with _progress("start") as progress:
+            found = measure(
+                catalog, catalog.find(engine), runs=runs, calibration=calibration, on_run=progress
+            )
+    if as_json:
+        print_json({**_plain(found), "total_s": {start.value: found.total_s(start) for start in Start}})
+        return
+    shown = table("start", "stage", "median s", "slowest s", right=("median s", "slowest s"))
+    for stage in found.stages:
+        shown.add_row(stage.start.lower(), stage.stage, f"{stage.p50_s:.3f}", f"{stage.max_s:.3f}")
+    for start in Start:
+        shown.add_row(start.lower(), "all", f"{found.total_s(start):.3f}", "", style="bold")
+    out().print(shown)
+    for note in found.notes:
+        out().print(f"Note: {note}", markup=False)
+
+
 @app.command("promote")
 def promote(
     engine: EngineId,
