@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-_LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|`[^`]*`)*)\]\(((?!https?:|mailto:|#)[^)\s]+)\)")
+_LINK = re.compile(r"(?<!!)\[([^\[\]]*)\]\(((?!https?:|mailto:|#)[^)\s]+)\)")
 
 
 def on_config(config: Any, **_: Any) -> Any:  # noqa: ANN401 -- mkdocs' own types are untyped
