@@ -23,6 +23,7 @@ from controller.cli import (
     registry,
     servers,
     tokens,
+    top,
     traffic,
     workloads,
 )
@@ -57,6 +58,7 @@ for name, group, panel, example in (
     ("traffic", ingest.traffic, "Use", "forecrest traffic backfill --help"),
 ):
     app.add_typer(group, name=name, rich_help_panel=panel, epilog=f"Example: `{example}`")
+app.command(rich_help_panel="Use")(top.top)
 app.command(rich_help_panel="Use")(traffic.forecast)
 app.command(rich_help_panel="Use")(forecasts.explain)
 app.command(rich_help_panel="Use")(forecasts.accuracy)
