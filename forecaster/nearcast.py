@@ -3,9 +3,10 @@
 What a replica ordered now must carry is the highest demand from now until it is warm. The quantiles of a
 refit are as wide as its own horizon and its seasons are smooth; this module measures instead, on the
 workload's own history, how far that highest demand lay above what was known beforehand, for several
-simple experts (last value, short mean, corrected forecast; each alone or lifted to the envelope of the same
-time on earlier days, a few minutes or half an hour early or late) and for one that is fitted: lines through
-all of these, which see a rise under way and know how uncertain the moment is. It mixes them by their pinball
+simple experts (last value, short mean, highest of the last hour, corrected forecast; each alone or lifted to the
+envelope of the same time on earlier days, a few minutes or half an hour early or late) and for one that is fitted:
+lines through all of these, which see a rise under way and know how uncertain the moment is. Each measures distances
+twice, in logarithms (a spike is a multiple) and in square roots (it is a count). It mixes them by their pinball
 loss at each quantile. Errors are weighted by demand: what counts is the share of requests, not of minutes.
 
 Promises: pure and deterministic; quantiles are >= 0 and monotone in the level; uses nothing after `now`;
@@ -42,6 +43,8 @@ NEARBY_HOURS: Final = 1.5
 ELSEWHEN_SHARE: Final = 0.2
 SHORT_S: Final = 240.0
 LONG_S: Final = 1500.0
+# How noisy the present is shows in how high the last hour went.
+HIGH_S: Final = 3600
 SLACK_S: Final = 300
 ENVELOPE_DAYS: Final = 3
 USUAL_DAYS: Final = 5
@@ -61,8 +64,10 @@ FEATURE_MAX: Final = 4.0
 LINES_ELSEWHEN_SHARE: Final = 0.3
 LINES_SAMPLES_MAX: Final = 6000
 FLOOR_SHARE: Final = 0.05  # of usual demand, added before logarithms
+# Times usual demand: the logarithm of nothing must be finite, and so must what a far tail says.
+LEAST, MOST = 1e-6, 1e6
 # Where an expert starts from.
-EXPECTED, SHORT, PEAK, LONG, NOTHING = range(5)
+EXPECTED, SHORT, PEAK, LONG, HIGH, NOTHING = range(6)
 # Envelopes that lift it: none, highest of three days, usual of five days; the usual of seven and the highest of five
 # days half an hour early or late; a week ago.
 BARE, HIGHEST, USUAL, WIDE, WIDEST, WEEK = range(6)
@@ -79,11 +84,18 @@ EXPERTS: Final = (
     (SHORT, WIDE, 1.0),
     (EXPECTED, WIDE, 1.0),
     (PEAK, WIDEST, 0.8),
+    (HIGH, BARE, 0.0),
+    (HIGH, USUAL, 0.8),
     (SHORT, WEEK, 1.0),
     (EXPECTED, WEEK, 0.8),
 )
-# Noise as a power of demand: 0 grows with it, one half is a counting process.
-POWERS: Final = (0.0, 0.5)
+# Distances in logarithms suit noise that grows with demand, in square roots that of a counting process; and where a
+# spike may come at any level, a multiple of a low level is too little, of a high one too much.
+LOG, ROOT = range(2)
+# A record of two weeks says nothing of one minute in ten thousand. Beyond this level its tail goes on as an
+# exponential one with the mean excess of its last fiftieth, so that whoever wants more safety can have it.
+RECORD_LEVEL: Final = 0.9998
+EXCESS_LEVEL: Final = 0.98
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +106,14 @@ class Newest:
         last: Newest observation.
         short: Mean of the last minutes, the last entry of `short_mean`.
         long: Mean of the last half hour, the last entry of `long_mean`.
+        high: Highest of the last hour.
         expected: Highest corrected median of the forecast within the lead time.
     """
 
     last: float
     short: float
     long: float
+    high: float
     expected: float
 
 
@@ -112,10 +126,11 @@ class Nearcast:
         lead_steps: Buckets from an order until it is warm.
         levels: Ascending quantile levels, `[Q]`.
         unit: Usual demand, the scale of everything below.
-        shift: `[E, Q]` distance of the highest demand above each expert's base, in its spread; NaN without a record.
+        shift: `[E, Q]` distance of the highest demand above each expert's base, in its scale and spread; NaN without a
+            record.
         weight: `[E, Q]` share of each expert in the mix.
         envelopes: `[6, M]` demand at the same time on earlier days, for the coming `M` steps.
-        lines: The fitted expert; None without enough of a record.
+        lines: The fitted expert in each scale; None without enough of a record.
     """
 
     step_s: int
@@ -125,7 +140,7 @@ class Nearcast:
     shift: Floats
     weight: Floats
     envelopes: Floats
-    lines: Lines | None
+    lines: tuple[Lines | None, ...]
 
     @property
     def valid_steps(self) -> int:
@@ -140,20 +155,20 @@ class Nearcast:
             newest: What is known now.
         """
         place = min(max(age_steps, 0), self.valid_steps - 1)
-        known = np.array([[newest.last], [newest.short], [newest.long], [newest.expected]])
+        known = np.array([[newest.last], [newest.short], [newest.long], [newest.high], [newest.expected]])
         return np.asarray(self._say(known, self.envelopes[:, place : place + 1])[0])
 
     def rows(self, newest: Floats) -> Floats:
         """Return `[T, Q]` for the first T steps after the history at once; for replays.
 
         Args:
-            newest: `[4, T]` what was known at each step: last, short and long mean, expected.
+            newest: `[5, T]` what was known at each step: last, short and long mean, high, expected.
         """
         return self._say(newest, self.envelopes[:, : newest.shape[1]])
 
     def _say(self, newest: Floats, envelopes: Floats) -> Floats:
         bases, spreads = _experts(newest, envelopes, self.unit, self.lines)
-        return _mix(bases, spreads, self.shift, self.weight, FLOOR_SHARE * self.unit)
+        return _mix(bases, spreads, self.shift, self.weight, self.unit)
 
 
 def calibrate(
@@ -205,15 +220,19 @@ def calibrate(
     highest = _ahead_max(known, lead_steps)
     past, coming = envelopes[:, :keep], envelopes[:, keep:]
     half = np.floor(_age_days(keep, day) / HALF_DAYS).astype(np.int64) % 2
-    lines = _fit_lines(newest, past, highest, half, unit, day)
+    lines = tuple(_fit_lines(newest, past, highest, half, unit, day, scale) for scale in (LOG, ROOT))
     bases, spreads = _experts(newest, past, unit, lines, half)
     shift, weight = _fit(bases, spreads, highest, np.asarray(levels), unit, day, lead_steps)
     return Nearcast(step_s, lead_steps, levels, unit, shift, weight, coming, lines)
 
 
 def recent(demand: Floats, step_s: int) -> Floats:
-    """Return `[3, N]`: newest observation, short and long mean at each step; NaN when nothing was observed lately."""
-    rows = np.stack((carried(demand), short_mean(demand, step_s), long_mean(demand, step_s)))
+    """Return `[4, N]` at each step; NaN when nothing was observed lately.
+
+    Newest observation, short and long mean, highest of the last hour.
+    """
+    high = _back_max(demand, max(1, HIGH_S // step_s))
+    rows = np.stack((carried(demand), short_mean(demand, step_s), long_mean(demand, step_s), high))
     rows[:, _stale(demand, step_s)] = np.nan
     return rows
 
@@ -236,20 +255,33 @@ def _decayed(demand: Floats, half_life_steps: float) -> Floats:
     return np.where(weight > 1e-9, total / np.maximum(weight, 1e-9), np.nan)
 
 
-def _experts(
-    newest: Floats, envelopes: Floats, unit: float, lines: Lines | None, half: Ints | None = None
-) -> tuple[Floats, Floats]:
-    """Return bases and spreads, logarithms `[E, T]` each, from `newest` `[4, T]` and `envelopes` `[6, T]` at the same steps.
+def _to_scale(values: Floats, unit: float, scale: int) -> Floats:
+    return np.asarray(np.log(values) if scale == LOG else np.sqrt(values / unit))
 
-    `half` is given for steps of the record, each of which the fitted expert then judges without having seen it.
+
+def _from_scale(values: Floats, unit: float, scale: int) -> Floats:
+    if scale == LOG:
+        return np.asarray(np.exp(np.minimum(values, np.log(MOST * unit))))
+    return np.asarray(np.maximum(values, 0.0) ** 2 * unit)
+
+
+def _experts(
+    newest: Floats, envelopes: Floats, unit: float, lines: tuple[Lines | None, ...], half: Ints | None = None
+) -> tuple[Floats, Floats]:
+    """Return bases and spreads `[E, T]` from `newest` `[5, T]` and `envelopes` `[6, T]` at the same steps.
+
+    The first half of the experts is measured in logarithms, the other half, the same ones, in square roots; the last
+    of each half is the fitted one. `half` is given for steps of the record, each of which the fitted expert then judges
+    without having seen it.
     """
-    last, short, long, expected = newest
+    last, short, long, high, expected = newest
     floor = FLOOR_SHARE * unit
     starts = {
         EXPECTED: expected,
         SHORT: short,
         PEAK: np.fmax(last, short),
         LONG: long,
+        HIGH: high,
         NOTHING: np.zeros_like(last),
     }
     plain = np.stack(
@@ -258,26 +290,34 @@ def _experts(
             for start, kind, share in EXPERTS
         ]
     )
-    bases = [np.log(plain + floor)] * len(POWERS)
-    spreads = [((plain + floor) / unit) ** -power for power in POWERS]
-    if lines is None:
-        fitted, spread = np.full_like(last, np.nan), np.ones_like(last)
-    else:
-        base, features = _features(newest, envelopes, floor)
-        above, spread = lines.say(features, half)
-        fitted = base + above
-    return np.vstack((*bases, fitted)), np.vstack((*spreads, spread))
+    # Where nothing is known of earlier days either, a start from nothing is no expectation of zero.
+    alone = np.array([start == NOTHING for start, _, _ in EXPERTS])
+    plain[alone] = np.where(plain[alone] > 0, plain[alone], np.nan)
+    bases: list[Floats] = []
+    spreads: list[Floats] = []
+    for scale, line in zip((LOG, ROOT), lines, strict=True):
+        if line is None:
+            fitted, spread = np.full_like(last, np.nan), np.ones_like(last)
+        else:
+            base, features = _features(newest, envelopes, unit, scale)
+            above, spread = line.say(features, half)
+            fitted = base + above
+        bases += [_to_scale(plain + floor, unit, scale), fitted[None]]
+        spreads += [np.ones_like(plain), spread[None]]
+    return np.vstack(bases), np.vstack(spreads)
 
 
-def _features(newest: Floats, envelopes: Floats, floor: float) -> tuple[Floats, Floats]:
-    """Return what the lines start from, the logarithm of the short mean `[T]`, and their features `[F, T]`.
+def _features(newest: Floats, envelopes: Floats, unit: float, scale: int) -> tuple[Floats, Floats]:
+    """Return what the lines start from, the short mean in the scale `[T]`, and their features `[F, T]`.
 
-    All are differences of logarithms, so none depends on the size of the workload; how far earlier days lay above
+    All are differences in the scale, so none depends on the size of the workload; how far earlier days lay above
     the present matters only when they did.
     """
-    last, short, long = np.log(newest[:3] + floor)
-    expected = np.where(np.isfinite(newest[3]), np.log(np.maximum(newest[3], 0.0) + floor), short)
-    highest, usual, wide, widest, week = np.log(envelopes[1:] + floor)
+    floor = FLOOR_SHARE * unit
+    last, short, long, high = _to_scale(newest[:4] + floor, unit, scale)
+    said = _to_scale(np.maximum(newest[4], 0.0) + floor, unit, scale)
+    expected = np.where(np.isfinite(newest[4]), said, short)
+    highest, usual, wide, widest, week = _to_scale(envelopes[1:] + floor, unit, scale)
     peak = np.fmax(last, short)
     features = np.stack(
         (
@@ -288,6 +328,7 @@ def _features(newest: Floats, envelopes: Floats, floor: float) -> tuple[Floats, 
             np.maximum(short - long, 0.0),
             expected - short,
             highest - usual,
+            high - peak,
             *(np.maximum(other - peak, 0.0) for other in (expected, highest, usual, wide, widest, week)),
         )
     )
@@ -295,26 +336,29 @@ def _features(newest: Floats, envelopes: Floats, floor: float) -> tuple[Floats, 
 
 
 def _fit_lines(
-    newest: Floats, envelopes: Floats, highest: Floats, half: Ints, unit: float, day: int
+    newest: Floats, envelopes: Floats, highest: Floats, half: Ints, unit: float, day: int, scale: int
 ) -> Lines | None:
     floor = FLOOR_SHARE * unit
-    base, features = _features(newest, envelopes, floor)
+    base, features = _features(newest, envelopes, unit, scale)
     age = _age_days(len(highest), day)
     use = np.flatnonzero(np.isfinite(highest) & np.isfinite(base) & (age <= HISTORY_DAYS))
     use = _thinned(use, LINES_SAMPLES_MAX)
     weight = _importance(highest[use], age[use], unit, LINES_ELSEWHEN_SHARE)
-    return fit_lines(features[:, use], np.log(highest[use] + floor) - base[use], weight, half[use])
+    target = _to_scale(highest[use] + floor, unit, scale)
+    return fit_lines(features[:, use], target - base[use], weight, half[use])
 
 
-def _mix(bases: Floats, spreads: Floats, shift: Floats, weight: Floats, floor: float) -> Floats:
+def _mix(bases: Floats, spreads: Floats, shift: Floats, weight: Floats, unit: float) -> Floats:
     """Return `[T, Q]` from bases and spreads `[E, T]`; experts without a base now leave their share to the others."""
     said = bases[:, :, None] + shift[:, None, :] * spreads[:, :, None]
+    rooted = said[len(said) // 2 :]  # what they say is mixed in logarithms, as the others'
+    rooted[:] = np.log(np.maximum(_from_scale(rooted, unit, ROOT), LEAST * unit))
     fine = np.isfinite(said)
     share = np.where(fine, weight[:, None, :], 0.0)
     total = share.sum(axis=0)
     mixed = (share * np.where(fine, said, 0.0)).sum(axis=0) / np.where(total > 0, total, 1.0)
     best = np.fmax.reduce(said, axis=0)  # where no expert with a share speaks; NaN where none speaks at all
-    result = np.exp(np.where(total > 0, mixed, best)) - floor
+    result = _from_scale(np.where(total > 0, mixed, best), unit, LOG) - FLOOR_SHARE * unit
     return np.asarray(np.maximum.accumulate(np.maximum(result, 0.0), axis=1))
 
 
@@ -325,7 +369,7 @@ def _fit(
     age = _age_days(len(highest), day)
     floor = FLOOR_SHARE * unit
     use = _thinned(np.flatnonzero(np.isfinite(highest) & (age <= HISTORY_DAYS)), FIT_SAMPLES_MAX)
-    target = np.log(highest[use] + floor)
+    targets = [_to_scale(highest[use] + floor, unit, scale) for scale in (LOG, ROOT)]
     importance = _importance(highest[use], age[use], unit, ELSEWHEN_SHARE)
     scored = age[use] <= SCORE_DAYS
     stride = max(1, int(scored.sum()) // SCORE_SAMPLES_MAX)
@@ -333,15 +377,16 @@ def _fit(
     recent = 0.5 ** (age[use][pick] / SCORE_HALF_LIFE_DAYS)
     shifts: list[Floats] = []
     losses: list[Floats] = []
-    for base, spread in zip(bases[:, use], spreads[:, use], strict=True):
+    for number, (base, spread) in enumerate(zip(bases[:, use], spreads[:, use], strict=True)):
+        scale = LOG if number < len(bases) // 2 else ROOT
         fine = np.isfinite(base)
         if fine.sum() < min(SAMPLES_MIN, 0.5 * len(base)):
             shifts.append(np.full(len(levels), np.nan))
             losses.append(np.full(len(levels), np.inf))
             continue
-        above = (target[fine] - base[fine]) / spread[fine]
+        above = (targets[scale][fine] - base[fine]) / spread[fine]
         shift = _weighted_quantiles(above, importance[fine], levels)
-        said = np.exp(base[pick][:, None] + shift * spread[pick, None]) - floor
+        said = _from_scale(base[pick][:, None] + shift * spread[pick, None], unit, scale) - floor
         gap = highest[use][pick][:, None] - said
         loss = np.maximum(levels * gap, (levels - 1) * gap) * recent[:, None]
         shifts.append(shift)
@@ -384,9 +429,16 @@ def _importance(highest: Floats, age: Floats, unit: float, elsewhen: float) -> F
 
 
 def _weighted_quantiles(values: Floats, weight: Floats, levels: Floats) -> Floats:
+    """Return `[Q]`: quantiles of the record, beyond `RECORD_LEVEL` those of an exponential tail that goes on from it."""
     order = np.argsort(values)
-    share = np.cumsum(weight[order])
-    return np.asarray(values[order][np.minimum(np.searchsorted(share, levels * share[-1]), len(values) - 1)])
+    ordered, heavy = values[order], weight[order]
+    share = np.cumsum(heavy)
+    known = np.minimum(levels, RECORD_LEVEL)
+    found = ordered[np.minimum(np.searchsorted(share, known * share[-1]), len(values) - 1)]
+    first = min(int(np.searchsorted(share, EXCESS_LEVEL * share[-1])), len(values) - 2)
+    beyond = slice(first + 1, None)
+    excess = ((ordered[beyond] - ordered[first]) * heavy[beyond]).sum() / heavy[beyond].sum()
+    return np.asarray(found + excess * np.log((1 - known) / (1 - levels)))
 
 
 def _envelopes(demand: Floats, day: int, slack: int, lead: int, ahead: int, wide: int) -> Floats:

@@ -24,7 +24,7 @@ from forecaster import Event as KnownEvent
 from forecaster import Forecast, ForecastInputError, nowcast
 from forecaster.candidates import forecast_as
 from forecaster.explain import decompose, rounded
-from forecaster.nearcast import Nearcast, Newest, calibrate, long_mean, short_mean
+from forecaster.nearcast import Nearcast, Newest, calibrate, recent
 from forecaster.types import Floats
 
 # Up to what a policy serves by default (P99.9): the core never extrapolates beyond the outermost level.
@@ -33,7 +33,10 @@ LEVELS: tuple[float, ...] = (0.1, 0.5, 0.9, 0.95, 0.99, 0.995, 0.999)
 MINUTE = timedelta(minutes=1)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # What near demand is measured at: the upper tail, where the cost quantile of any sensible policy lies.
-NEAR_LEVELS: tuple[float, ...] = (0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9998)
+NEAR_LEVELS: tuple[float, ...] = (
+    *(0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9998),
+    *(0.99995, 0.99999, 0.999997),
+)
 NEAR_HISTORY_MINUTES = 14 * 1440
 NEAR_VALID_MINUTES = 360
 NEAR_LEAD_MINUTES_MAX = 1440
@@ -196,12 +199,8 @@ class FitNearModel:
         fit = self._fit
         if fit is None or age >= fit.valid_steps:
             return None
-        newest = Newest(
-            last=float(demand[-1]),
-            short=float(short_mean(demand, 60)[-1]),
-            long=float(long_mean(demand, 60)[-1]),
-            expected=math.nan if trust is Trust.DISTRUSTED else expected,
-        )
+        last, short, long, high = recent(demand, 60)[:, -1].tolist()
+        newest = Newest(last, short, long, high, math.nan if trust is Trust.DISTRUSTED else expected)
         qps = fit.quantiles(age, newest)
         if not bool(np.isfinite(qps).all()):
             return None

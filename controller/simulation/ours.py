@@ -41,7 +41,10 @@ from forecaster import Forecast, ForecastInputError, forecast
 from forecaster.nearcast import Nearcast, Newest, calibrate, recent
 from forecaster.nowcast import nowcast
 
-LEVELS = (0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9998)
+LEVELS = (
+    *(0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9998),
+    *(0.99995, 0.99999, 0.999997),
+)
 REFIT_S = 3600.0
 CALIBRATE_S = 3600
 HISTORY_POINTS_MAX = 45_000
@@ -79,7 +82,7 @@ class Foresight:
         step = timedelta(seconds=trace.step_s)
         for places in explained(sized_events(events), trace.start_at, step, count):
             self._ordinary[places] = np.nan
-        self._last, self._short, self._long = recent(trace.qps, trace.step_s)
+        self._recent = recent(trace.qps, trace.step_s)
         self._index = pd.date_range(trace.start_at, periods=count, freq=pd.Timedelta(seconds=trace.step_s))
         self._fits: list[Nearcast | None] = []
         # Where ticks fall inside of steps, as on coarse ones, the step's demand is known already.
@@ -110,7 +113,7 @@ class Foresight:
         age = place - number * self._steps
         if inside:
             known = self._known(place + 1, place + 2)[:, 0]
-            known[3] = self._expected[place]
+            known[-1] = self._expected[place]
             values = fit.quantiles(age, Newest(*known.tolist()))
         else:
             values = self._rows[number][age]
@@ -141,12 +144,12 @@ class Foresight:
         )
 
     def _known(self, first: int, last: int) -> Floats:
-        """Return `[4, T]`: what is known at the start of each of the steps `first` to `last`."""
+        """Return `[5, T]`: what is known at the start of each of the steps `first` to `last`."""
         before = slice(first - 1, last - 1)
         expected = self._expected[first:last]
-        rows = np.full((4, last - first), np.nan)
-        rows[:3] = np.stack((self._last[before], self._short[before], self._long[before]))
-        rows[3, : len(expected)] = expected
+        rows = np.full((5, last - first), np.nan)
+        rows[:4] = self._recent[:, before]
+        rows[4, : len(expected)] = expected
         return rows
 
     def _forecast(self, origin: int) -> Forecast | None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from forecaster import ForecastInputError
-from forecaster.nearcast import Nearcast, Newest, calibrate, long_mean, short_mean
+from forecaster.nearcast import Nearcast, Newest, calibrate, recent
 from forecaster.types import Floats
 
 LEVELS = (0.9, 0.99, 0.999)
@@ -26,12 +26,8 @@ def _calibrated(demand: Floats, valid: int = 60) -> Nearcast:
 
 
 def _now(demand: Floats) -> Newest:
-    return Newest(
-        float(demand[-1]),
-        float(short_mean(demand, 60)[-1]),
-        float(long_mean(demand, 60)[-1]),
-        float("nan"),
-    )
+    last, short, long, high = recent(demand, 60)[:, -1].tolist()
+    return Newest(last, short, long, high, float("nan"))
 
 
 def test_less_than_an_hour_says_nothing() -> None:
@@ -101,7 +97,7 @@ def test_rows_are_the_same_quantiles_one_by_one() -> None:
     origin = 3 * DAY
     fit = _calibrated(demand[:origin])
     known = [_now(demand[: origin + age]) for age in range(10)]
-    newest = np.array([[n.last, n.short, n.long, n.expected] for n in known]).T
+    newest = np.array([[n.last, n.short, n.long, n.high, n.expected] for n in known]).T
 
     rows = fit.rows(newest)
 
@@ -121,7 +117,7 @@ def test_gaps_are_skipped_and_a_forecast_is_used_where_it_is_better() -> None:
 
     assert told is not None
     now = _now(holes)
-    knowing = Newest(now.last, now.short, now.long, float(rising[-1]))
+    knowing = Newest(now.last, now.short, now.long, now.high, float(rising[-1]))
     assert told.quantiles(0, knowing)[2] < blind.quantiles(0, now)[2]
 
 
@@ -160,7 +156,8 @@ def test_coarser_steps_work(step_s: int) -> None:
     made = calibrate(demand, None, step_s=step_s, lead_steps=1, levels=LEVELS, valid_steps=12)
 
     assert made is not None
-    newest = Newest(float(demand[-1]), float(demand[-1]), float(demand[-1]), float("nan"))
+    level = float(demand[-1])
+    newest = Newest(level, level, level, level, float("nan"))
     assert 0.8 * demand[0] < made.quantiles(0, newest)[0] < 2 * demand.max()
 
 
@@ -168,7 +165,8 @@ def test_what_is_known_of_the_running_step_narrows_the_bound() -> None:
     rng = np.random.default_rng(5)
     # A walk: each step is as far from the last as that was from the one before.
     demand = 100.0 * np.exp(np.cumsum(rng.normal(0.0, 0.05, 4000)) * 0.98 ** np.arange(4000)[::-1])
-    newest = Newest(float(demand[-1]), float(demand[-1]), float(demand[-1]), float("nan"))
+    level = float(demand[-1])
+    newest = Newest(level, level, level, level, float("nan"))
     before, within = (
         calibrate(demand, None, step_s=300, lead_steps=1, levels=LEVELS, valid_steps=12, within=known)
         for known in (False, True)
@@ -185,11 +183,11 @@ def test_after_a_silent_night_the_usual_opening_is_expected_not_the_evenings_las
     demand[:] = np.where(hour == 7, 3000.0, np.where(hour < 20, 1000.0, 50.0)) * demand / demand.mean()
     demand[(hour >= 21) | (hour < 7)] = np.nan
     origin = 7 * DAY + 7 * 60
-    silent = Newest(*[float("nan")] * 4)
+    silent = Newest(*[float("nan")] * 5)
 
     bound = _calibrated(demand[:origin]).quantiles(0, silent)
 
-    assert 0.8 * 3000 < bound[1] / (np.nanmax(demand) / 3000) < 3 * 3000
+    assert 0.8 * np.nanmax(demand) < bound[1] < 1.3 * np.nanmax(demand)
 
 
 def test_demand_that_rises_is_expected_to_go_on_rising() -> None:
@@ -209,3 +207,31 @@ def test_demand_that_rises_is_expected_to_go_on_rising() -> None:
 
     assert up > 1.1
     assert calm < 1.1
+
+
+def test_more_safety_than_the_record_can_show_is_still_more_safety() -> None:
+    rng = np.random.default_rng(3)
+    demand = 100.0 * np.exp(rng.standard_t(4, 8 * DAY) * 0.1)
+    levels = (0.99, 0.9998, 0.99999, 0.999999)
+
+    made = calibrate(demand, None, step_s=60, lead_steps=LEAD, levels=levels, valid_steps=60)
+
+    assert made is not None
+    near, last, far, farthest = made.quantiles(0, _now(demand))
+    assert near < last < far < farthest
+    assert far < 100 * last  # a tail that goes on, not one that explodes
+
+
+def test_a_restless_hour_is_bounded_more_widely_than_a_calm_one() -> None:
+    """Both end at the same level; only how high the last hour went tells them apart."""
+    rng = np.random.default_rng(4)
+    restless = np.repeat(rng.random(10 * DAY // 240) < 0.3, 240)
+    spikes = restless & (rng.random(len(restless)) < 0.1)
+    demand = np.where(spikes, 300.0, 100.0) * rng.normal(1.0, 0.01, len(restless))
+    fit = _calibrated(demand[: 9 * DAY])
+    level = Newest(100.0, 100.0, 100.0, 102.0, float("nan"))
+
+    calm = fit.quantiles(0, level)
+    noisy = fit.quantiles(0, Newest(100.0, 100.0, 100.0, 305.0, float("nan")))
+
+    assert calm[0] < 0.6 * noisy[0]
