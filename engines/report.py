@@ -17,17 +17,32 @@ _POINTS_MAX = 2000
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#1c2330}
 table{border-collapse:collapse;margin:.5rem 0 1.5rem}td,th{padding:.25rem .8rem;text-align:left;border-bottom:1px solid #dde}
-td.n{text-align:right;font-variant-numeric:tabular-nums}.ok{color:#0a7d38}.bad{color:#b3261e;font-weight:600}
-svg{max-width:100%;height:auto}
+td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}.ok{color:#0a7d38}.bad{color:#b3261e;font-weight:600}
+body{overflow-wrap:anywhere}.verdict{font-size:1.15rem;border-left:4px solid;padding-left:.8rem}
+svg{max-width:100%;height:auto}p.note{color:#4a5568;max-width:45rem}
 """
+_META = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+_REMEDY = (
+    "What helps, in this order: a calibration set taken from the traffic to be served; <code>--search</code>, which keeps "
+    "the worst layers in FP32 until the budgets hold; a higher precision; a wider budget, if the measure promises more "
+    "than users notice."
+)
+_ANSWERS = (
+    "Left, each value against that of the FP32 model: on the line they are equal. Right, how far apart they are; the "
+    "count is logarithmic, so that rare large differences show."
+)
+_LAYERS = "Red is the error that a layer adds itself; grey is what has added up in its output."
 
 
 def write_html(title: str, report: GateReport, reference: Outputs, candidate: Outputs) -> str:
     """The report as one HTML page; outputs are the two sides' answers, for the plots."""
-    verdict = '<p class="ok">Passed: every budget holds.</p>'
+    verdict = '<p class="ok verdict">Passed: every budget holds.</p>'
     if not report.is_passed:
         listed = "".join(f"<li>{html.escape(reason)}</li>" for reason in report.reasons)
-        verdict = f'<p class="bad">Failed. This engine cannot be promoted.</p><ul class="bad">{listed}</ul>'
+        verdict = (
+            f'<p class="bad verdict">Failed. This engine cannot be promoted.</p><ul class="bad">{listed}</ul>'
+        )
+        verdict += f'<p class="note">{_REMEDY}</p>'
     budgets = _table(
         ("measure", "value", "budget", "", "detail"),
         (
@@ -35,15 +50,17 @@ def write_html(title: str, report: GateReport, reference: Outputs, candidate: Ou
                 r.budget.measure,
                 "unknown" if r.value is None else f"{r.value:.6g}",
                 str(r.budget),
-                "within" if r.is_within else "EXCEEDED",
+                "within" if r.is_within else "MISSED",
                 r.detail,
             )
             for r in report.results
         ),
+        numbers=(1,),
     )
     layers = _table(
         ("layer", "operator", "error introduced", "error so far"),
         ((e.layer, e.kind, f"{e.introduced:.3g}", f"{e.relative_error:.3g}") for e in report.worst_layers),
+        numbers=(2, 3),
     )
     findings = _table(("severity", "finding"), ((f.severity, f.sentence) for f in report.findings))
     parts = [
@@ -53,26 +70,29 @@ def write_html(title: str, report: GateReport, reference: Outputs, candidate: Ou
             f"{report.sample_count} samples, {html.escape(report.validation_digest)}.</p>"
         ),
         f"<h2>Budgets</h2>{budgets}",
-        "<h2>Answers</h2>" + _plot_answers(reference, candidate),
+        f'<h2>Answers</h2><p class="note">{_ANSWERS}</p>' + _plot_answers(reference, candidate),
     ]
     if report.worst_layers:
         parts.append(
-            f"<h2>Worst layers</h2>{_plot_layers(report)}{layers}<p>{html.escape(report.layers_note)}.</p>"
+            f'<h2>Worst layers</h2><p class="note">{_LAYERS} From {html.escape(report.layers_note)}.</p>'
+            f"{_plot_layers(report)}{layers}"
         )
     if report.findings:
         parts.append(f"<h2>Calibration set</h2>{findings}")
-    head = f'<meta charset="utf-8"><title>{html.escape(title)}</title><style>{_STYLE}</style>'
+    head = f"{_META}<title>{html.escape(title)}</title><style>{_STYLE}</style>"
     return f'<!doctype html><html lang="en"><head>{head}</head><body>{"".join(parts)}</body></html>\n'
 
 
-def _table(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    head = "".join(f"<th>{html.escape(column)}</th>" for column in columns)
-    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+def _table(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]], numbers: tuple[int, ...] = ()) -> str:
+    """`numbers` are the columns that are set to the right."""
+    right = [' class="n"' if index in numbers else "" for index in range(len(columns))]
+    head = "".join(f"<th{n}>{html.escape(column)}</th>" for column, n in zip(columns, right, strict=True))
+    body = "".join(f"<tr>{''.join(map(_cell, row, right))}</tr>" for row in rows)
     return f"<table><tr>{head}</tr>{body}</table>"
 
 
-def _cell(text: str) -> str:
-    kind = {"within": ' class="ok"', "EXCEEDED": ' class="bad"', "ERROR": ' class="bad"'}.get(text, "")
+def _cell(text: str, right: str) -> str:
+    kind = {"within": ' class="ok"', "MISSED": ' class="bad"', "ERROR": ' class="bad"'}.get(text, right)
     return f"<td{kind}>{html.escape(text)}</td>"
 
 
