@@ -562,8 +562,10 @@ class SignalCache(Protocol):
         """As ``put_demand``, for many workloads at once; an outage amid it may leave a part of them."""
         ...
 
-    async def get_demand(self, workloads: Sequence[str]) -> Mapping[str, DemandObservation]:
-        """Observations that are there, in few round trips."""
+    async def get_demand(
+        self, workloads: Sequence[str], known: Mapping[str, datetime] | None = None
+    ) -> Mapping[str, DemandObservation]:
+        """Observations that are there, in few round trips; of workloads in ``known``, those from after that time."""
         ...
 
     async def put_backlog(

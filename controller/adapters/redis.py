@@ -42,13 +42,41 @@ _KEYS_PER_TRIP = 1_000
 _PING_AFTER_S = 15.0
 _RECONNECT_MIN_S, _RECONNECT_MAX_S = 0.1, 5.0
 
-# Both scripts keep the newest by the sender's time, and overwrite what cannot be read.
+# What is put: the newest by the sender's time is kept, and what cannot be read is overwritten. Many keys go in one
+# call, and only what is wanted comes back: taking a reply apart costs more than all else.
 _PUT_DEMAND = """
-local kept = redis.pcall('GET', KEYS[1])
-local at = type(kept) == 'string' and tonumber(string.match(kept, '^(%-?%d+) '))
-if at and at > tonumber(ARGV[1]) then return 0 end
-redis.call('SET', KEYS[1], ARGV[1] .. ' ' .. ARGV[2], 'PX', ARGV[3])
-return 1
+for i, key in ipairs(KEYS) do
+    local kept = redis.pcall('GET', key)
+    local at = type(kept) == 'string' and tonumber(string.match(kept, '^(%-?%d+) '))
+    if not at or at <= tonumber(ARGV[2 * i]) then
+        redis.call('SET', key, ARGV[2 * i] .. ' ' .. ARGV[2 * i + 1], 'PX', ARGV[1])
+    end
+end
+"""
+# Observations newer than those that are known: each with the place of its key.
+_GET_DEMAND = """
+local found = {}
+for i, key in ipairs(KEYS) do
+    local kept = redis.pcall('GET', key)
+    if type(kept) == 'string' then
+        local at, known = tonumber(string.match(kept, '^(%-?%d+) ')), tonumber(ARGV[i])
+        if not at or not known or at > known then found[#found + 1] = {i, kept} end
+    end
+end
+return found
+"""
+# The server's time, and the entries of every hash that has any; of a key of another type, its place alone.
+_GET_BACKLOG = """
+local found = {redis.call('TIME')}
+for i, key in ipairs(KEYS) do
+    local entries = redis.pcall('HVALS', key)
+    if entries.err then
+        found[#found + 1] = {i}
+    elseif #entries > 0 then
+        found[#found + 1] = {i, entries}
+    end
+end
+return found
 """
 _PUT_BACKLOG = """
 local time = redis.call('TIME')
@@ -116,6 +144,8 @@ class RedisSignalCache:
         self._watchers = Redis(connection_pool=watcher_pool)
         self._put_demand = self._redis.register_script(_PUT_DEMAND)
         self._put_backlog = self._redis.register_script(_PUT_BACKLOG)
+        self._get_demand = self._redis.register_script(_GET_DEMAND)
+        self._get_backlog = self._redis.register_script(_GET_BACKLOG)
         self._clock = clock
         self._prefix = prefix
         self.corrupt_count = 0
@@ -126,41 +156,37 @@ class RedisSignalCache:
     async def put_demand(self, workload: str, demand: DemandObservation, ttl: timedelta) -> None:
         """Keep the newest observation."""
         check_ttl(ttl)
-        with _away():
-            await self._put_demand(
-                keys=[self._key("demand", workload)], args=[_micros(demand.at), encode(demand), _millis(ttl)]
-            )
+        await self.put_demands({workload: demand}, ttl)
 
     async def put_demands(self, demands: Mapping[str, DemandObservation], ttl: timedelta) -> None:
         """Keep the newest observations, many in a round trip."""
         check_ttl(ttl)
-        items, ttl_ms = list(demands.items()), _millis(ttl)
-        with _away():
-            for start in range(0, len(items), _KEYS_PER_TRIP):
-                async with self._redis.pipeline(transaction=False) as pipeline:
-                    for workload, demand in items[start : start + _KEYS_PER_TRIP]:
-                        await self._put_demand(
-                            keys=[self._key("demand", workload)],
-                            args=[_micros(demand.at), encode(demand), ttl_ms],
-                            client=pipeline,
-                        )
-                    await pipeline.execute()
+        names = list(demands)
+        for start in range(0, len(names), _KEYS_PER_TRIP):
+            batch = names[start : start + _KEYS_PER_TRIP]
+            args: list[Any] = [_millis(ttl)]
+            for name in batch:
+                args += (_micros(demands[name].at), encode(demands[name]))
+            with _away():
+                await self._put_demand(keys=[self._key("demand", name) for name in batch], args=args)
 
-    async def get_demand(self, workloads: Sequence[str]) -> Mapping[str, DemandObservation]:
-        """Observations that are there, many in a round trip."""
-        if not workloads:
-            return {}
-        kept: list[Any] = []
-        with _away():
-            for start in range(0, len(workloads), _KEYS_PER_TRIP):
-                names = workloads[start : start + _KEYS_PER_TRIP]
-                kept += await self._redis.mget([self._key("demand", name) for name in names])
-        found = {
-            name: self._read_demand(payload)
-            for name, payload in zip(workloads, kept, strict=True)
-            if payload is not None
-        }
-        return {name: demand for name, demand in found.items() if demand is not None}
+    async def get_demand(
+        self, workloads: Sequence[str], known: Mapping[str, datetime] | None = None
+    ) -> Mapping[str, DemandObservation]:
+        """Observations that are there and newer than what is known, many in a round trip."""
+        known, found = known or {}, dict[str, DemandObservation]()
+        for start in range(0, len(workloads), _KEYS_PER_TRIP):
+            names = workloads[start : start + _KEYS_PER_TRIP]
+            with _away():
+                kept = await self._get_demand(
+                    keys=[self._key("demand", name) for name in names],
+                    args=[_micros(known[name]) if name in known else "" for name in names],
+                )
+            for place, payload in kept:
+                demand = self._read_demand(payload)
+                if demand is not None:
+                    found[names[place - 1]] = demand
+        return found
 
     def _read_demand(self, payload: bytes | str) -> DemandObservation | None:
         if isinstance(payload, bytes) and len(payload) <= PAYLOAD_BYTES_MAX:
@@ -191,8 +217,6 @@ class RedisSignalCache:
 
     async def get_backlog(self, workloads: Sequence[str]) -> Mapping[str, float]:
         """Sum over unexpired sources, many workloads in a round trip and by the cache's clock."""
-        if not workloads:
-            return {}
         sums: dict[str, float] = {}
         for start in range(0, len(workloads), _KEYS_PER_TRIP):
             sums |= await self._backlog(workloads[start : start + _KEYS_PER_TRIP])
@@ -200,25 +224,17 @@ class RedisSignalCache:
 
     async def _backlog(self, workloads: Sequence[str]) -> Mapping[str, float]:
         with _away():
-            async with self._redis.pipeline(transaction=False) as pipeline:
-                pipeline.time()
-                for name in workloads:
-                    pipeline.hgetall(self._key("backlog", name))
-                time, *hashes = await pipeline.execute(raise_on_error=False)
-            if isinstance(time, Exception):
-                raise time
-        now_ms = time[0] * 1000 + time[1] // 1000
+            time, *found = await self._get_backlog(keys=[self._key("backlog", name) for name in workloads])
+        now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
         sums: dict[str, float] = {}
-        for name, entries in zip(workloads, hashes, strict=True):
-            if not entries:
-                continue
-            if isinstance(entries, Exception):  # a key of another type
+        for place, *hashes in found:
+            if not hashes:  # a key of another type
                 self.corrupt_count += 1
                 continue
-            counts = [self._read_backlog(entry, now_ms) for entry in entries.values()]
+            counts = [self._read_backlog(entry, now_ms) for entry in hashes[0]]
             live = [count for count in counts if count is not None]
             if live:
-                sums[name] = sum(live)
+                sums[workloads[place - 1]] = sum(live)
         return sums
 
     def _read_backlog(self, entry: bytes, now_ms: int) -> float | None:

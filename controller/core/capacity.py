@@ -155,7 +155,8 @@ def _first(have: Pool, count: int, profile: CapacityProfile) -> Pool:
     return (*pool, (profile, count))
 
 
-@lru_cache(maxsize=4096)
+# As many as a fleet may have workloads with profiles of their own: a curve takes milliseconds to work out.
+@lru_cache(maxsize=32_768)
 def curve(profile: CapacityProfile, slo: Slo, arrival_scv: float = 1.0, have: Pool = ()) -> CapacityCurve:
     """The shared curve for these arguments."""
     return CapacityCurve(profile, slo, arrival_scv, have)

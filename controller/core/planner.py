@@ -117,7 +117,8 @@ def plan_digest(
     )
 
 
-@lru_cache(maxsize=4096)
+# As many as a fleet has workloads: one that is asked in turn finds nothing in a smaller cache.
+@lru_cache(maxsize=32_768)
 def _digest(*key: object) -> str:
     return hashlib.sha256(repr(key).encode()).hexdigest()[:16]
 
@@ -309,6 +310,8 @@ def base_moved(
     plan: CapacityPlan, workload: Workload, events: Sequence[Event], observed_qps: float | None, now: datetime
 ) -> bool:
     """Whether an event that is sized on present demand, and has not started, should be sized again."""
+    if not events:
+        return False
     by_id = {e.id: e for e in events}
     for floor in plan.floors:
         event = by_id.get(floor.event_id or "")

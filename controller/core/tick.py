@@ -10,10 +10,11 @@ shared out, and each proposal is finished under its ceiling (pass 2): arbitratio
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
 from math import isfinite
+from operator import attrgetter
 
 from controller.core import reasons
 from controller.core.arbitration import Arbitration, arbitrate, capped
@@ -154,15 +155,16 @@ def _propose(stored: WorkloadState, inp: WorkloadInput, tick: TickInput) -> Prop
     ready = max(warm, current) if warm is not None and w.mode is Mode.RECOMMEND else warm
     panic_until = _panic(state, w, demand, ready, now)
     zero_since = _zero_since(state, demand, now)
+    near_qps = near_demand(w, inp.near, inp.lead, now)
     recs = (
         *_operator(inp, tick),
         *_bounds(inp, contracts, now),
         *_event_floors(inp, plan, contracts, demand, current, now),
-        *_plan_floor(inp, plan, pool, ready, forecast_ok=forecast_ok, now=now),
+        *_plan_floor(inp, plan, pool, ready, near_qps, forecast_ok=forecast_ok, now=now),
         *_panic_floor(demand, current, panic_until),
         *_reactive(w, demand, current, zero_since, now),
         *_guards(inp, demand, current, ready),
-        *_keep_warm(inp, plan, pool, current, forecast_ok=forecast_ok, now=now),
+        *_keep_warm(inp, plan, pool, current, near_qps, forecast_ok=forecast_ok, now=now),
     )
     return Proposal(
         inp=inp,
@@ -387,6 +389,8 @@ def _event_floors(
     now: datetime,
 ) -> list[Recommendation]:
     recs: list[Recommendation] = []
+    if not contracts:
+        return recs
     by_event = {c.event_id: c for c in contracts}
     for floor in plan.floors:
         contract = by_event.get(floor.event_id or "")
@@ -420,12 +424,12 @@ def _plan_floor(
     plan: CapacityPlan,
     pool: CapacityCurve,
     warm: int | None,
+    near_qps: float | None,
     *,
     forecast_ok: bool,
     now: datetime,
 ) -> list[Recommendation]:
     """What may be needed within the lead time: by the near quantiles, else by the forecast."""
-    near_qps = near_demand(inp.workload, inp.near, inp.lead, now)
     if near_qps is not None:
         count = pool.required(near_qps)
         sentence = (
@@ -507,13 +511,14 @@ def _keep_warm(
     plan: CapacityPlan,
     pool: CapacityCurve,
     current: int,
+    near_qps: float | None,
     *,
     forecast_ok: bool,
     now: datetime,
 ) -> list[Recommendation]:
     """Replicas needed again within the break-even time cost less to keep than to start anew."""
     lead_s, break_even = inp.lead.total_p95_s, inp.workload.policy.break_even
-    if break_even is None and near_demand(inp.workload, inp.near, inp.lead, now) is not None:
+    if break_even is None and near_qps is not None:
         return []  # one cold start is the break-even time, and the near quantiles already look that far
     keep_s = lead_s if break_even is None else max(lead_s, break_even.total_seconds())
     need = need_between(plan, now, now + timedelta(seconds=keep_s)) if forecast_ok else None
@@ -593,8 +598,9 @@ def _finish(p: Proposal, grant: Grant | None, tick: TickInput) -> tuple[Workload
     alarms = _alarms(p, v, broken)
     replaced, rounds = _replacements(p, v, broken)
     due = p.state.recorded_at is None or v.at - p.state.recorded_at >= HEARTBEAT
-    record = v.desired != v.current or due or v.key != p.state.recorded_key
-    state = _next_state(p, v, alarms, recorded=record, rounds=rounds, replaced=bool(replaced))
+    key = v.key
+    record = v.desired != v.current or due or key != p.state.recorded_key
+    state = _next_state(p, v, alarms, key, recorded=record, rounds=rounds, replaced=bool(replaced))
     effects: list[Effect] = [StorePlan(p.plan)] if p.new_plan else []
     acts = _acts(p, v)
     decision = _decision(p, v) if acts or record else None
@@ -725,7 +731,14 @@ def _alarms(p: Proposal, v: Verdict, broken: Sequence[tuple[Replica, AlarmKind, 
 
 
 def _next_state(
-    p: Proposal, v: Verdict, alarms: tuple[Alarm, ...], *, recorded: bool, rounds: int, replaced: bool
+    p: Proposal,
+    v: Verdict,
+    alarms: tuple[Alarm, ...],
+    key: str,
+    *,
+    recorded: bool,
+    rounds: int,
+    replaced: bool,
 ) -> WorkloadState:
     now, behavior, old = v.at, p.inp.workload.policy.behavior, p.state
     keep_need = max(behavior.scale_up.stabilization_window, behavior.scale_down.stabilization_window)
@@ -749,7 +762,7 @@ def _next_state(
         plan=p.plan,
         contracts=p.contracts,
         alarms=alarms,
-        recorded_key=v.key,
+        recorded_key=key,
         recorded_at=now if recorded else old.recorded_at,
         last_at=now,
         mode=p.inp.workload.mode,
@@ -772,7 +785,23 @@ def stands(before: WorkloadState | None, after: WorkloadState) -> bool:
     """Whether ``after`` is what ``ticked`` makes of ``before``."""
     if before is None or after.last_at is None or len(before.needs) != len(after.needs):
         return False
-    return ticked(before, after.last_at) == after
+    # Cheaper than to make the state and compare it whole, and the same.
+    last, stood = before.needs[-1:], after.needs[-1:]
+    if (
+        before.last_at is None
+        or before.last_at >= after.last_at
+        or not last
+        or last[0].at != before.last_at
+        or stood[0].at != after.last_at
+        or stood[0].replicas != last[0].replicas
+        or before.needs[:-1] != after.needs[:-1]
+    ):
+        return before == after
+    return _LASTING(before) == _LASTING(after)
+
+
+# What `ticked` leaves alone.
+_LASTING = attrgetter(*(f.name for f in fields(WorkloadState) if f.name not in {"needs", "last_at"}))
 
 
 def _acts(p: Proposal, v: Verdict) -> bool:

@@ -62,6 +62,7 @@ from controller.settings import Settings
 from controller.usecases.engines import (
     measured_loads,
     measured_profiles,
+    named_engines,
     replicas_as_measured,
     with_measured,
 )
@@ -169,6 +170,7 @@ class Control:
         self._pools, self._notifier = tuple(pools), notifier
         self._registered = KnownWorkloads(settings.workloads_max)
         self._memory: Memory | None = None
+        self._plain: Sequence[Workload] | None = None  # the newest that were read, if none names an engine
         self._lead: dict[str, LeadTime] = {}
         self._priors = _priors(settings.provisioning_delay_s)
         self._unmeasured = estimate_lead_time(self._priors)
@@ -206,9 +208,11 @@ class Control:
                 stored = await uow.states.load()
                 memory = Memory(token, FleetState(stored), stored)
             workloads = await self._registered.read(uow)
-            if measured := await measured_profiles(uow, workloads):
-                workloads = tuple(with_measured(workload, measured) for workload in workloads)
-            self._know_loads(measured_loads(workloads, measured))
+            if workloads is not self._plain:
+                self._plain = None if any(map(named_engines, workloads)) else workloads
+                if measured := await measured_profiles(uow, workloads):
+                    workloads = tuple(with_measured(workload, measured) for workload in workloads)
+                self._know_loads(measured_loads(workloads, measured))
             return World(
                 workloads=workloads,
                 memory=memory,

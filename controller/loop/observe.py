@@ -127,15 +127,12 @@ class Observer:
         """Newest demand per workload with pushed backlog added; from memory where the cache is away."""
         known = {name: self._demand[name] for name in workloads if name in self._demand}
         try:
-            cached = await self._cache.get_demand(workloads)
+            known_at = {name: demand.at for name, demand in known.items()}
+            known.update(await self._cache.get_demand(workloads, known_at))
             backlog = await self._cache.get_backlog(workloads)
         except UnavailableError as error:
             log.warning("reading live signals from memory: %s", error)
             return known
-        for name, observation in cached.items():
-            mine = known.get(name)
-            if mine is None or observation.at > mine.at:
-                known[name] = observation
         for name in backlog.keys() & known.keys():
             demand = known[name]
             known[name] = replace(demand, backlog_count=demand.backlog_count + backlog[name])

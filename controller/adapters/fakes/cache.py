@@ -43,12 +43,18 @@ class FakeSignalCache:
         for workload, demand in demands.items():
             await self.put_demand(workload, demand, ttl)
 
-    async def get_demand(self, workloads: Sequence[str]) -> Mapping[str, DemandObservation]:
-        """Observations that are there."""
+    async def get_demand(
+        self, workloads: Sequence[str], known: Mapping[str, datetime] | None = None
+    ) -> Mapping[str, DemandObservation]:
+        """Observations that are there and newer than what is known."""
         self._answer()
-        now = self._clock.now()
+        now, known = self._clock.now(), known or {}
         kept = {name: self._demand[name] for name in workloads if name in self._demand}
-        return {name: demand for name, (expires_at, demand) in kept.items() if expires_at > now}
+        return {
+            name: demand
+            for name, (expires_at, demand) in kept.items()
+            if expires_at > now and (name not in known or demand.at > known[name])
+        }
 
     async def put_backlog(
         self, workload: str, source: str, count: float, at: datetime, ttl: timedelta

@@ -414,7 +414,9 @@ class PostgresWarmupStore:
                 {"workload": workload, "replica_id": replica_id, "at": at, "body": sample}
                 for workload, replica_id, at, sample in starts
             ],
-            conflict="(workload, replica_id) DO UPDATE SET at = excluded.at, body = excluded.body",
+            # A new leader measures every replica there is once more: only what differs is written.
+            conflict="(workload, replica_id) DO UPDATE SET at = excluded.at, body = excluded.body "
+            "WHERE kept.body <> excluded.body",
         )
 
     async def recent_of(

@@ -189,6 +189,8 @@ async def test_many_workloads_are_kept_at_once_each_the_newest(cache: SignalCach
     found = await cache.get_demand([*names, "absent"])
     assert set(names) == found.keys()
     assert {"w7"} == {name for name, demand in found.items() if demand.stable_qps == 7.0}
+    known = dict.fromkeys([*names[1:], "absent"], NOW)
+    assert {"w0", "w7"} == (await cache.get_demand([*names, "absent"], known)).keys()
     with pytest.raises(ValueError, match="ttl"):
         await cache.put_demands({"w": observation()}, timedelta(0))
 
