@@ -387,7 +387,8 @@ def form_of(event: event_pb2.Event) -> EventForm:
         repeat=repeat_of(event.rrule, event.start_local) if event.rrule else "once",
         rrule=event.rrule,
         confidence=f"{event.confidence:g}" if event.HasField("confidence") else "0.8",
-        ramp_min=_minutes(span(event, "ramp")),
+        # The API says 0 where nobody said anything: a step.
+        ramp_min=_minutes(span(event, "ramp") or None),
         margin_min=_minutes(span(event, "margin")),
         lead_min=_minutes(span(event, "lead_override")),
         max_replicas=str(event.max_replicas_override) if event.HasField("max_replicas_override") else "",
@@ -505,6 +506,8 @@ def mask(stored: event_pb2.Event, wanted: event_pb2.Event) -> tuple[str, ...]:
 
 
 def _field(message: Message, name: str) -> object:
+    if name == "workloads":  # their order says nothing
+        return sorted(getattr(message, name))
     tells_absence = message.DESCRIPTOR.fields_by_name[name].has_presence
     return None if tells_absence and not message.HasField(name) else getattr(message, name)
 
@@ -546,12 +549,12 @@ def changes(mine: EventForm, theirs: EventForm) -> tuple[tuple[str, str, str], .
     """Return (field, what this form says, what is stored now) where the two differ."""
 
     def text(value: object) -> str:
-        return ", ".join(value) if isinstance(value, tuple) else str(value)
+        return ", ".join(sorted(value)) if isinstance(value, tuple) else str(value)
 
     return tuple(
         (name, text(getattr(mine, name)), text(getattr(theirs, name)))
         for name in EventForm.__dataclass_fields__
-        if name != "etag" and getattr(mine, name) != getattr(theirs, name)
+        if name != "etag" and text(getattr(mine, name)) != text(getattr(theirs, name))
     )
 
 

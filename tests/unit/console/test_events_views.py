@@ -1,5 +1,6 @@
 """Events as the console shows them: calendar, form, errors, preview, report. Pure functions on messages."""
 
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -318,3 +319,24 @@ def test_a_copy_is_the_same_event_tomorrow_at_the_same_time_of_day() -> None:
         form.peak_qps,
         form.etag,
     )
+
+
+def test_another_order_of_the_workloads_is_no_change() -> None:
+    stored = an_event()
+    stored.workloads.append("workloads/ranker")
+    form = events.form_of(stored)
+    turned, _ = events.draft(replace(form, workloads=tuple(reversed(form.workloads))))
+    assert () == events.mask(stored, turned)
+    assert () == events.changes(form, replace(form, workloads=tuple(reversed(form.workloads))))
+
+
+def test_another_zone_moves_the_event_to_that_zones_wall_clock() -> None:
+    stored = an_event()
+    moved, _ = events.draft(replace(events.form_of(stored), time_zone="Europe/Berlin"))
+    assert {"time_zone", "start_local", "end_local"} == set(events.mask(stored, moved))
+
+
+def test_another_kind_of_load_replaces_the_one_before() -> None:
+    stored = an_event()
+    other, _ = events.draft(replace(events.form_of(stored), load="multiplier", multiplier="3"))
+    assert ("expected_multiplier",) == events.mask(stored, other)
