@@ -280,7 +280,7 @@ def _synchronise(runtime: Runtime, deps: ApiDependencies, stack: AsyncExitStack)
             control.decisions.get(name),
             runtime.observer.views.get(name),
             runtime.forecasting.bands.get(name),
-            problems.get(name),
+            problems.get(name) or problems.get(f"{name}/nodes"),
         )
 
     synchroniser = Synchroniser(

@@ -88,7 +88,8 @@ def _ready(synced: Synced, facts: Facts, warm: int | None) -> Json:
         return condition("Ready", ok=None, reason="ReplicasUnknown", message=why)
     count = f"{warm} of {decision.desired_replicas} replicas are warm"
     if warm < decision.desired_replicas:
-        return condition("Ready", ok=False, reason="ReplicasNotWarm", message=count)
+        why = f"{count}: {facts.problem}" if facts.problem else count
+        return condition("Ready", ok=False, reason="ReplicasNotWarm", message=why)
     return condition("Ready", ok=True, reason="AsDesired", message=count)
 
 

@@ -18,7 +18,7 @@ from controller.actuators.kubernetes import floors, pods, targets
 from controller.actuators.kubernetes.api import KubeApi, KubeError, Object
 from controller.actuators.kubernetes.floors import Minimum
 from controller.actuators.kubernetes.pods import PodFacts
-from controller.actuators.kubernetes.reflector import Reflector
+from controller.actuators.kubernetes.reflector import Reflector, Snapshot
 from controller.actuators.kubernetes.targets import Target
 from controller.actuators.kubernetes.warmth import Verifier, Warmth
 from controller.core.types import Mode, Replica, Stage, Workload
@@ -85,6 +85,10 @@ class KubernetesActuator:
             "/api/v1/events", keep=_kept_event, query={"fieldSelector": "reason=FailedCreate"}
         )
         self._nodes = Reflector(api, "/api/v1/nodes", keep=_kept_node, optional=True)
+        self._pod_index = Snapshot(self._pods, pods.PodIndex)
+        self._targets = {kind: Snapshot(group, dict) for kind, group in self._built_in.items()}
+        self._owners = Snapshot(self._hpas, floors.owners)
+        self._minima = Snapshot(self._hpas, dict), Snapshot(self._scaled, dict)
         self._started = False
 
     # ---------------------------------------------------------------- observing
@@ -96,14 +100,13 @@ class KubernetesActuator:
             self._note("", "the API server is not being heard: replicas are unknown")
             return {}
         self._note("", None)
-        by_namespace = self._pods_by_namespace()
         nodes = self._nodes.objects
         views: dict[str, PoolView] = {}
         seen: set[tuple[str, str]] = set()
         for workload in workloads:
             if workload.mode is Mode.KEDA and not workload.target:
                 continue  # KEDA's own target is nobody's business here
-            view = await self._view(workload, by_namespace, nodes, seen)
+            view = await self._view(workload, nodes, seen)
             if view is not None:
                 views[workload.name] = view
         self._verifier.retain(seen)
@@ -112,7 +115,6 @@ class KubernetesActuator:
     async def _view(
         self,
         workload: Workload,
-        by_namespace: Mapping[str, Sequence[PodFacts]],
         nodes: Mapping[tuple[str, str], Object],
         seen: set[tuple[str, str]],
     ) -> PoolView | None:
@@ -122,7 +124,7 @@ class KubernetesActuator:
         except (ValueError, PortError) as error:
             self._note(workload.name, f"its target cannot be observed: {error}")
             return None
-        mine = [p for p in by_namespace.get(target.namespace, ()) if _matches(selector, p.labels)]
+        mine = self._pod_index().of(target.namespace, selector)
         seen |= {(target.namespace, p.name) for p in mine}
         warmth = self._verifier.look(workload, target, mine)
         # A new controller has verified nothing yet: what serves would look broken, and be replaced.
@@ -136,15 +138,21 @@ class KubernetesActuator:
                 self._note(workload.name, str(error))
                 return None
         self._note(workload.name, self._shortfall(target, found, mine))
+        on = sorted({p.node for p in mine if p.node is not None})
+        self._note(
+            f"{workload.name}/nodes",
+            next((why for n in on if (why := pods.misfit(workload.profiles, nodes.get(("", n))))), None),
+        )
         return PoolView(
             desired_replicas=desired,
             replicas=tuple(_replica(workload, target, p, warmth.get(p.name), nodes) for p in mine),
-            competing_owner=floors.owner(target, self._objects(self._hpas)),
+            competing_owner=self._owners().get(floors.scaled_key(target)),
             shortfall=self._problems.get(workload.name),
         )
 
     def _minimum(self, target: Target) -> Minimum:
-        return floors.find(target, self._objects(self._hpas), self._objects(self._scaled))
+        hpas, scaled = self._minima
+        return floors.find(target, hpas(), scaled())
 
     def _floor(self, workload: Workload, minimum: Minimum) -> int:
         """The floor that is in force: what we asked for, where the owner's own minimum is no less."""
@@ -179,7 +187,7 @@ class KubernetesActuator:
     async def _read(self, target: Target) -> tuple[Object, Mapping[str, str]]:
         """The target and its pods' labels: from the watch if it is built in, from the server otherwise."""
         if target.is_built_in:
-            found = self._objects(self._built_in[target.resource]).get((target.namespace, target.name))
+            found = self._targets[target.resource]().get((target.namespace, target.name))
             if found is None:
                 raise NotFoundError(f"there is no {target.label}")
             return found, found["spec"]["selector"].get("matchLabels") or {}
@@ -192,6 +200,11 @@ class KubernetesActuator:
     def problems(self) -> Mapping[str, str]:
         """What stands in each workload's way, as far as anything does."""
         return self._problems
+
+    @property
+    def calls(self) -> Mapping[tuple[str, int], int]:
+        """Calls to the API server so far, by verb and status code; 0: no answer."""
+        return self._api.calls
 
     async def reference(self, workload: Workload) -> Object | None:
         """How Kubernetes refers to a workload's target; None if there is none. Raises PortError."""
@@ -337,8 +350,8 @@ class KubernetesActuator:
             raise KubeError(f"workload {workload.name}: {error}") from error
         self._check_fence(await self._api.get(target.path), fence, target)
         _, selector = await self._read(target)
-        mine = self._pods_by_namespace().get(target.namespace, ())
-        pod = next((p for p in mine if p.name == replica_id and _matches(selector, p.labels)), None)
+        mine = self._pod_index().of(target.namespace, selector)
+        pod = next((p for p in mine if p.name == replica_id), None)
         if pod is None or pod.is_leaving:
             raise NotFoundError(f"replica_id: {workload.name} has no replica {replica_id}")
         path = f"/api/v1/namespaces/{target.namespace}/pods/{pod.name}"
@@ -357,11 +370,7 @@ class KubernetesActuator:
             _, selector = await self._read(target)
         except PortError:
             return
-        pool = [
-            p
-            for p in self._pods_by_namespace().get(target.namespace, ())
-            if _matches(selector, p.labels) and not p.is_leaving
-        ]
+        pool = [p for p in self._pod_index().of(target.namespace, selector) if not p.is_leaving]
         warmth = self._verifier.look(workload, target, pool)
         staged = [(_stage(p, warmth.get(p.name))[0], p) for p in pool]
         # The least advanced leave first, then the youngest.
@@ -388,7 +397,8 @@ class KubernetesActuator:
                     kept.add(self._minimum(targets.parse(workload)).path)
                 except (ValueError, PortError):
                     return  # which one is meant is not known: none is touched
-        for minimum in floors.raised(self._objects(self._hpas), self._objects(self._scaled)):
+        hpas, scaled = self._minima
+        for minimum in floors.raised(hpas(), scaled()):
             if minimum.path not in kept:
                 try:
                     await floors.restore(self._api, minimum, self._query)
@@ -400,7 +410,8 @@ class KubernetesActuator:
         self._start()
         if not await self._synced():
             raise UnavailableError("the API server has not been heard yet")
-        raised = floors.raised(self._objects(self._hpas), self._objects(self._scaled))
+        hpas, scaled = self._minima
+        raised = floors.raised(hpas(), scaled())
         for minimum in raised:
             await floors.restore(self._api, minimum, self._query)
         return len(raised)
@@ -457,12 +468,6 @@ class KubernetesActuator:
             merged |= reflector.objects
         return merged
 
-    def _pods_by_namespace(self) -> Mapping[str, Sequence[PodFacts]]:
-        grouped: dict[str, list[PodFacts]] = {}
-        for (namespace, _), pod in sorted(self._objects(self._pods).items()):
-            grouped.setdefault(namespace, []).append(pods.facts(pod))
-        return grouped
-
     def _check(self, fence: int) -> None:
         if fence < self._fence:
             raise StaleFenceError(
@@ -506,7 +511,11 @@ def _replica(
     stage, failure = _stage(pod, warmth)
     profile = None
     if pod.node is not None:
-        profile = pods.profile_on(workload.profiles, pods.gpu_product(nodes.get(("", pod.node))))
+        node = nodes.get(("", pod.node))
+        profile = pods.profile_on(workload.profiles, pods.gpu_product(node), pods.compute_capability(node))
+        unfit = pods.misfit(workload.profiles, node)
+        if unfit is not None and failure is not None:
+            failure = f"{failure}; {unfit}"
     since = (warmth.stage_at if warmth else None) or pod.scheduled_at or pod.created_at
     return Replica(
         id=pod.name,
@@ -519,11 +528,6 @@ def _replica(
         metrics_url=f"http://{pod.host}:{target.metrics_port}/metrics" if pod.host else None,
         stage_s=dict(warmth.stage_s) if warmth else {},
     )
-
-
-def _matches(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
-    """Whether a pod belongs; an empty selector owns nothing rather than everything."""
-    return bool(selector) and all(labels.get(key) == value for key, value in selector.items())
 
 
 def _kept(item: Object) -> Object:

@@ -106,13 +106,26 @@ def find(target: Target, hpas: Objects, scaled: Objects) -> Minimum:
     return read(named.kind, found)
 
 
-def owner(target: Target, hpas: Objects) -> str | None:
-    """The autoscaler that scales this target by itself, if any."""
-    found = next((h for h in hpas.values() if _scales(h, target)), None)
-    if found is None:
-        return None
-    name = f"HorizontalPodAutoscaler {target.namespace}/{found['metadata']['name']}"
-    return f"{name} (of ScaledObject {keda})" if (keda := _keda_owner(found)) else name
+def owners(hpas: Objects) -> Mapping[tuple[str, ...], str]:
+    """Autoscalers that scale something by themselves, by what they scale (`scaled_key`)."""
+    found: dict[tuple[str, ...], str] = {}
+    for hpa in hpas.values():
+        reference = hpa["spec"].get("scaleTargetRef") or {}
+        name = f"HorizontalPodAutoscaler {hpa['metadata']['namespace']}/{hpa['metadata']['name']}"
+        keda = _keda_owner(hpa)
+        key = (
+            hpa["metadata"]["namespace"],
+            str(reference.get("apiVersion") or "apps/v1").partition("/")[0],
+            str(reference.get("kind") or "Deployment"),
+            str(reference.get("name")),
+        )
+        found.setdefault(key, f"{name} (of ScaledObject {keda})" if keda else name)
+    return found
+
+
+def scaled_key(target: Target) -> tuple[str, ...]:
+    """Under which `owners` has a target's autoscaler."""
+    return target.namespace, target.api_version.partition("/")[0], target.kind, target.name
 
 
 def raised(hpas: Objects, scaled: Objects) -> Sequence[Minimum]:

@@ -4,6 +4,7 @@ Promises: only what the object shows; whether the pod is *warm* is for the verif
 be scheduled, pulled or kept running gives a sentence an operator can act on.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,6 +13,8 @@ from typing import Any, Final
 from controller.core.types import CapacityProfile
 
 GPU_PRODUCT_LABEL: Final = "nvidia.com/gpu.product"
+GPU_COMPUTE_LABEL: Final = "nvidia.com/gpu.compute"
+_CAPABILITY: Final = re.compile(r"sm_?(\d{1,2})(\d)|(\d{1,2})\.(\d)")
 DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
 # Reasons of a waiting container that no patience heals.
 _HOPELESS: Final = frozenset(
@@ -55,42 +58,32 @@ class PodFacts:
 
 
 def kept(pod: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts of a pod that `facts` reads: a fraction of the object."""
-    metadata, spec, status = pod["metadata"], pod.get("spec", {}), pod.get("status", {})
-    names = (
-        "name",
-        "namespace",
-        "uid",
-        "labels",
-        "resourceVersion",
-        "creationTimestamp",
-        "deletionTimestamp",
-    )
-    cost = metadata.get("annotations", {}).get(DELETION_COST)
+    """What is kept of a pod: a fraction of the object, read once per change and not at each look."""
+    metadata = pod["metadata"]
     return {
-        "metadata": {n: metadata[n] for n in names if n in metadata}
-        | ({"annotations": {DELETION_COST: cost}} if cost is not None else {}),
-        "spec": {"nodeName": spec.get("nodeName")},
-        "status": {
-            "phase": status.get("phase"),
-            "reason": status.get("reason"),
-            "message": status.get("message"),
-            "podIP": status.get("podIP"),
-            "conditions": [
-                {k: c.get(k) for k in ("type", "status", "reason", "message", "lastTransitionTime")}
-                for c in status.get("conditions", ())
-                if c.get("type") in {"PodScheduled", "Ready"}
-            ],
-            "containerStatuses": [
-                {k: c.get(k) for k in ("name", "state", "lastState", "restartCount", "ready")}
-                for c in status.get("containerStatuses", ())
-            ],
-        },
+        "metadata": {n: metadata[n] for n in ("name", "namespace", "resourceVersion") if n in metadata},
+        "facts": facts(pod),
     }
 
 
+class PodIndex:
+    """Pods by namespace and label, so that a workload's own are found without looking at all of them."""
+
+    def __init__(self, kept_pods: Mapping[tuple[str, str], Mapping[str, Any]]) -> None:
+        self._by_label: dict[tuple[str, str, str], list[PodFacts]] = {}
+        for (namespace, _), pod in sorted(kept_pods.items()):
+            found: PodFacts = pod["facts"]
+            for key, value in found.labels.items():
+                self._by_label.setdefault((namespace, key, value), []).append(found)
+
+    def of(self, namespace: str, selector: Mapping[str, str]) -> Sequence[PodFacts]:
+        """Pods with all of these labels, by name; an empty selector owns nothing rather than everything."""
+        lists = [self._by_label.get((namespace, key, value), []) for key, value in selector.items()]
+        return [p for p in min(lists, key=len, default=[]) if selector.items() <= p.labels.items()]
+
+
 def facts(pod: Mapping[str, Any]) -> PodFacts:
-    """Read one pod object, whole or `kept`."""
+    """Read one pod object."""
     metadata, status = pod["metadata"], pod.get("status", {})
     conditions = {c["type"]: c for c in status.get("conditions", ())}
     scheduled, ready = conditions.get("PodScheduled", {}), conditions.get("Ready", {})
@@ -149,14 +142,51 @@ def gpu_product(node: Mapping[str, Any] | None) -> str | None:
     return value
 
 
-def profile_on(profiles: Sequence[CapacityProfile], product: str | None) -> CapacityProfile | None:
-    """The profile measured on this GPU type; None when there is none, or the type is unknown.
+def compute_capability(node: Mapping[str, Any] | None) -> str | None:
+    """What engines a node's GPUs run, by NVIDIA's labels, for example ``8.6``."""
+    labels = (node or {}).get("metadata", {}).get("labels") or {}
+    major, minor = (str(labels.get(f"{GPU_COMPUTE_LABEL}.{part}", "")) for part in ("major", "minor"))
+    return f"{int(major)}.{int(minor)}" if major.isdecimal() and minor.isdecimal() else None
 
-    NVIDIA's label spells ``NVIDIA-A10`` what people call A10: words are compared without the maker's name.
+
+def profile_on(
+    profiles: Sequence[CapacityProfile], product: str | None, capability: str | None = None
+) -> CapacityProfile | None:
+    """The profile of a node's GPU type, or of its compute capability; None when there is none, or both are unknown.
+
+    NVIDIA's label spells ``NVIDIA-A10`` what people call A10: words are compared without the maker's name. A profile
+    whose ``gpu_type`` is ``sm_86`` or ``8.6`` stands for every GPU type of that capability that has none of its own.
     """
-    if product is None:
+    if product is not None:
+        found = next((p for p in profiles if _words(p.gpu_type) == _words(product)), None)
+        if found is not None:
+            return found
+    if capability is None:
         return None
-    return next((p for p in profiles if _words(p.gpu_type) == _words(product)), None)
+    return next((p for p in profiles if _capability(p.gpu_type) == capability), None)
+
+
+def misfit(profiles: Sequence[CapacityProfile], node: Mapping[str, Any] | None) -> str | None:
+    """Why what was built for these profiles may not serve on this node, in words; None where it may, or nobody knows."""
+    product, capability = gpu_product(node), compute_capability(node)
+    if node is None or product is None or profile_on(profiles, product, capability) is not None:
+        return None
+    if not any(p.gpu_type for p in profiles):
+        return None  # nobody said what GPU they are for
+    known = ", ".join(sorted({p.gpu_type for p in profiles if p.gpu_type}))
+    what = product if capability is None else f"{product} (compute capability {capability})"
+    return (
+        f"node {node['metadata']['name']} has {what}, and the profiles are for {known}: add one for it, or keep pods "
+        "away from it by a node selector"
+    )
+
+
+def _capability(gpu_type: str) -> str | None:
+    found = _CAPABILITY.fullmatch(gpu_type.strip().lower())
+    if found is None:
+        return None
+    major, minor = (found[1], found[2]) if found[1] else (found[3], found[4])
+    return f"{int(major)}.{int(minor)}"
 
 
 def _words(name: str) -> tuple[str, ...]:

@@ -11,15 +11,17 @@ import contextlib
 import logging
 import random
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Final, TypeAlias
+from typing import Final, Generic, TypeAlias, TypeVar
 
 from controller.actuators.kubernetes.api import ForbiddenError, GoneError, KubeApi, Object
 from controller.adapters.clock import SystemClock
 from controller.ports import NotFoundError, PortError
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 LIST_LIMIT: Final = 500  # objects per page
 PAUSE_FIRST_S: Final = 0.5
@@ -53,6 +55,9 @@ class Reflector:
         self._listed = threading.Event()
         self._task: asyncio.Task[None] | None = None
         self.list_count = 0
+        self.change_count = (
+            0  # grows with every change of the copy, so that what is made of it need not be made anew
+        )
 
     def start(self) -> None:
         """Begin; returns at once."""
@@ -84,6 +89,7 @@ class Reflector:
         known = self._objects.get(_key(item))
         if known is None or _version(item) >= _version(known):
             self._objects[_key(item)] = self._keep(item)
+            self.change_count += 1
 
     async def close(self) -> None:
         """Stop watching."""
@@ -120,6 +126,7 @@ class Reflector:
     def _clear(self) -> None:
         with self._lock:
             self._objects = {}
+            self.change_count += 1
 
     def _mark_broken(self) -> None:
         if self._broken_s is None:
@@ -142,6 +149,7 @@ class Reflector:
                 if _version(self._objects[key]) > _version(found[key]):
                     found[key] = self._objects[key]
             self._objects = found
+            self.change_count += 1
         self.list_count += 1
         self._broken_s = None
         self._listed.set()
@@ -187,8 +195,28 @@ class Reflector:
         with self._lock:
             if kind == "DELETED":
                 self._objects.pop(_key(thing), None)
+                self.change_count += 1
             else:
                 self._put(thing)
+
+
+class Snapshot(Generic[T]):
+    """What is made of all objects of some reflectors, made anew only after one of them changed. Do not change it."""
+
+    def __init__(self, reflectors: Sequence[Reflector], make: Callable[[Mapping[Key, Object]], T]) -> None:
+        self._reflectors, self._make = tuple(reflectors), make
+        self._counts: tuple[int, ...] | None = None
+        self._made: T
+
+    def __call__(self) -> T:
+        """The newest."""
+        counts = tuple(r.change_count for r in self._reflectors)
+        if counts != self._counts:
+            merged: dict[Key, Object] = {}
+            for reflector in self._reflectors:
+                merged |= reflector.objects
+            self._made, self._counts = self._make(merged), counts
+        return self._made
 
 
 def _key(item: Object) -> Key:

@@ -33,6 +33,8 @@ VERIFYING_MAX: Final = 16
 RETRY_FIRST_S: Final = 2.0
 RETRY_MAX_S: Final = 60.0
 HEALTH_PERIOD_S: Final = 10.0
+# Of all pods together: Kubernetes asks each of them as well, so a large fleet is asked by us less often.
+HEALTH_CHECKS_PER_S_MAX: Final = 25.0
 HEALTH_TIMEOUT_S: Final = 3.0
 # In a row: one late answer on a busy node is no reason to give a warm replica up.
 HEALTH_FAILURES_MAX: Final = 3
@@ -154,7 +156,7 @@ class Verifier:
         """Watch a warm pod until it no longer serves, and say so."""
         silent_count = 0
         while silent_count < HEALTH_FAILURES_MAX:
-            await self._clock.sleep(HEALTH_PERIOD_S)
+            await self._clock.sleep(max(HEALTH_PERIOD_S, len(self._known) / HEALTH_CHECKS_PER_S_MAX))
             serving = False
             with suppress(OSError):
                 serving = await is_serving(

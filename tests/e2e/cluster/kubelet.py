@@ -108,14 +108,21 @@ class ProcessKubelet:
         return kubelet
 
     async def add_node(
-        self, name: str, *, gpus: int = 4, product: str = "NVIDIA-A10", pods: int = 110
+        self,
+        name: str,
+        *,
+        gpus: int = 4,
+        product: str = "NVIDIA-A10",
+        capability: str = "8.6",
+        pods: int = 110,
     ) -> None:
         """Register a node with GPUs, ready at once."""
+        major, _, minor = capability.partition(".")
         labels = {
             "kubernetes.io/hostname": name,
             "nvidia.com/gpu.product": product,
-            "nvidia.com/gpu.compute.major": "8",
-            "nvidia.com/gpu.compute.minor": "6",
+            "nvidia.com/gpu.compute.major": major,
+            "nvidia.com/gpu.compute.minor": minor,
         }
         capacity = {"cpu": "64", "memory": "256Gi", "pods": str(pods), "nvidia.com/gpu": str(gpus)}
         await self._api.create(

@@ -13,6 +13,7 @@ import pytest_asyncio
 from controller.actuators.kubernetes import KubeApi
 from controller.adapters.clock import SystemClock
 from controller.core.types import CapacityProfile, Mode, Slo, Workload
+from controller.ports import NotFoundError
 from engines.onnx_examples import write_two_tower
 from engines.triton_repository import ServedModel, build_repository
 from tests.e2e.cluster.binary import BinaryError, build, cached
@@ -155,3 +156,57 @@ def workload(namespace: str, model: ServedModel, *, name: str = "recommender", *
         mode=Mode.SCALE,
     )
     return replace(made, **changes)
+
+
+# KEDA's ScaledObject as far as it concerns us; the real definition comes with KEDA, which is not run here.
+SCALED_OBJECT: dict[str, Any] = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "scaledobjects.keda.sh"},
+    "spec": {
+        "group": "keda.sh",
+        "scope": "Namespaced",
+        "names": {"kind": "ScaledObject", "plural": "scaledobjects", "singular": "scaledobject"},
+        "versions": [
+            {
+                "name": "v1alpha1",
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "properties": {
+                            "spec": {
+                                "type": "object",
+                                "required": ["scaleTargetRef", "triggers"],
+                                "x-kubernetes-preserve-unknown-fields": True,
+                                "properties": {
+                                    "minReplicaCount": {"type": "integer"},
+                                    "maxReplicaCount": {"type": "integer"},
+                                },
+                            }
+                        },
+                    }
+                },
+            }
+        ],
+    },
+}
+
+
+async def install(admin: KubeApi, crd: dict[str, Any]) -> None:
+    """Install a definition, and wait until its objects can be listed."""
+    await admin.create(
+        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd, fieldValidation="Strict"
+    )
+    spec = crd["spec"]
+    path = f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"
+
+    async def is_served() -> bool:
+        try:
+            await admin.get(path)
+        except NotFoundError:
+            return False
+        return True
+
+    await eventually(is_served)

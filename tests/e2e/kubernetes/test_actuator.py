@@ -157,6 +157,27 @@ async def test_a_wrong_engine_is_never_warm(actuator: KubernetesActuator, deploy
     assert [(r.failure or "").partition(":")[0] for r in found.replicas] == ["WRONG_ENGINE"]
 
 
+async def test_an_engine_on_a_node_that_no_profile_is_for_says_so(
+    admin: KubeApi, actuator: KubernetesActuator, kubelet: ProcessKubelet, namespace: str, model: ServedModel
+) -> None:
+    kubelet.faults = Faults()
+    await kubelet.add_node("gpu-old", gpus=1, product="Tesla-T4", capability="7.5")
+    body = triton("recommender", model, replicas=1)
+    body["spec"]["template"]["spec"]["nodeSelector"] = {"nvidia.com/gpu.product": "Tesla-T4"}
+    await admin.create(f"/apis/apps/v1/namespaces/{namespace}/deployments", body)
+    w = workload(namespace, model, engine_digest=f"sha256:{'0' * 64}")
+    found = await until(actuator, w, lambda v: any(r.stage is Stage.FAILED for r in v.replicas))
+    # Other tests count on what room there is.
+    kubelet.nodes.remove("gpu-old")
+    await admin.delete("/api/v1/nodes/gpu-old")
+    (replica,) = found.replicas
+
+    assert replica.failure is not None
+    assert replica.failure.startswith("WRONG_ENGINE")
+    assert "gpu-old has Tesla-T4 (compute capability 7.5), and the profiles are for A10" in replica.failure
+    assert actuator.problems[f"{w.name}/nodes"].startswith("node gpu-old has Tesla-T4")
+
+
 @pytest.mark.parametrize(
     ("faults", "said"),
     [(Faults(crash_looping={"recommender"}), "CrashLoopBackOff"), (Faults(oom={"recommender"}), "OOMKilled")],

@@ -20,12 +20,11 @@ from controller.crd.wire import MARK
 from controller.ports import NotFoundError
 from controller.settings import Settings
 from tests.e2e.cluster.controlplane import ControlPlane
-from tests.e2e.kubernetes.conftest import eventually
+from tests.e2e.kubernetes.conftest import eventually, install
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
-CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 STRICT = {"dryRun": "All", "fieldValidation": "Strict"}
 
 
@@ -33,18 +32,7 @@ STRICT = {"dryRun": "All", "fieldValidation": "Strict"}
 async def kinds(admin: KubeApi) -> None:
     """The custom resources, installed for real."""
     for name in ("workload", "trafficevent"):
-        crd = yaml.safe_load((DEPLOY / f"helm/forecrest/crd/{name}.yaml").read_text())
-        await admin.create(CRDS, crd, fieldValidation="Strict")
-
-    async def are_served() -> bool:
-        try:
-            await admin.get(f"{GROUP}/workloads")
-            await admin.get(f"{GROUP}/trafficevents")
-        except NotFoundError:
-            return False
-        return True
-
-    await eventually(are_served)
+        await install(admin, yaml.safe_load((DEPLOY / f"helm/forecrest/crd/{name}.yaml").read_text()))
 
 
 @pytest_asyncio.fixture(loop_scope="module")

@@ -5,7 +5,7 @@ import json
 import os
 import ssl
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,7 @@ def settings(
 
 
 @asynccontextmanager
-async def controller(settings: Settings) -> AsyncIterator[Client]:
+async def controller(settings: Settings) -> AsyncGenerator[Client]:
     async with open_runtime(settings) as runtime, Client(runtime.api.target) as client:
         yield client
 
@@ -279,7 +279,7 @@ async def test_in_a_storm_of_429_orders_fail_in_words_while_replicas_stay_known(
 
 
 @asynccontextmanager
-async def storm(plane: ControlPlane, admin: KubeApi, namespace: str, token: str) -> AsyncIterator[None]:
+async def storm(plane: ControlPlane, admin: KubeApi, namespace: str, token: str) -> AsyncGenerator[None]:
     """Let the API server's own priority and fairness reject every call of the service account.
 
     A level without a share still serves one call at a time: one whose body never comes takes that place.

@@ -1,6 +1,6 @@
 """A whole evening on a real control plane: workload, history, event, pods ahead of time, traffic, and scale-down."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -56,7 +56,7 @@ def settings(
 
 
 @asynccontextmanager
-async def controller(settings: Settings) -> AsyncIterator[Client]:
+async def controller(settings: Settings) -> AsyncGenerator[Client]:
     async with open_runtime(settings) as runtime, Client(runtime.api.target) as client:
         yield client
 
@@ -121,7 +121,9 @@ async def infer(address: str, model: ServedModel) -> bool:
             inputs.append(InferInput(tensor.name, value.shape, tensor.datatype))
             inputs[-1].set_data_from_numpy(value)
         result = await triton_client.infer(model.name, inputs)
-        return bool(np.isfinite(result.as_numpy(model.outputs[0].name)).all())
+        assert result is not None
+        scores = result.as_numpy(model.outputs[0].name)
+        return scores is not None and bool(np.isfinite(scores).all())
 
 
 async def test_pods_are_warm_before_the_event_serve_and_go_afterwards(

@@ -67,7 +67,7 @@ def test_what_is_kept_of_a_pod_is_all_that_is_read() -> None:
     whole = pod(ready=True)
     whole["metadata"]["annotations"] = {pods.DELETION_COST: "-5", "huge": "x" * 10_000}
 
-    assert pods.facts(pods.kept(whole)) == pods.facts(whole)
+    assert pods.kept(whole)["facts"] == pods.facts(whole)
     assert "huge" not in str(pods.kept(whole))
 
 
@@ -174,3 +174,67 @@ def test_the_hpa_that_keda_made_is_left_alone() -> None:
 def test_without_an_autoscaler_mode_floor_says_what_to_do() -> None:
     with pytest.raises(KubeError, match="create it, or use mode SCALE"):
         floors.find(TARGET, {}, {})
+
+
+def node(**labels: str) -> dict[str, Any]:
+    named = {f"nvidia.com/gpu.{key.replace('_', '.')}": value for key, value in labels.items()}
+    return {"metadata": {"name": "gpu-a", "labels": named}}
+
+
+@pytest.mark.parametrize(
+    ("labels", "capability"),
+    [
+        ({"compute_major": "8", "compute_minor": "6"}, "8.6"),
+        ({"compute_major": "12", "compute_minor": "0"}, "12.0"),
+        ({"compute_major": "8"}, None),
+        ({"compute_major": "x", "compute_minor": "6"}, None),
+        ({}, None),
+    ],
+)
+def test_a_node_says_its_compute_capability(labels: dict[str, str], capability: str | None) -> None:
+    assert capability == pods.compute_capability(node(**labels))
+
+
+@pytest.mark.parametrize("gpu_type", ["sm_86", "SM86", "8.6"])
+def test_a_profile_of_a_capability_stands_for_gpu_types_that_have_none_of_their_own(gpu_type: str) -> None:
+    ampere = CapacityProfile("dlrm", gpu_type, 1500.0)
+
+    assert pods.profile_on((ampere, A10), "NVIDIA-A40", "8.6") == ampere
+    assert pods.profile_on((ampere, A10), "NVIDIA-A10", "8.6") == A10
+    assert pods.profile_on((ampere, A10), "Tesla-T4", "7.5") is None
+    assert pods.profile_on((ampere, A10), None, "8.6") == ampere
+
+
+def test_a_node_that_no_profile_is_for_is_named_with_the_remedy() -> None:
+    old = node(product="Tesla-T4", compute_major="7", compute_minor="5")
+
+    assert pods.misfit((A10,), old) == (
+        "node gpu-a has Tesla-T4 (compute capability 7.5), and the profiles are for A10: add one for it, or keep pods "
+        "away from it by a node selector"
+    )
+    assert pods.misfit((A10, T4), old) is None
+    assert pods.misfit((A10,), None) is None
+    assert pods.misfit((A10,), node()) is None
+    assert pods.misfit((CapacityProfile("dlrm", "", 1.0),), old) is None
+
+
+def test_a_workloads_pods_are_those_of_its_namespace_with_all_of_its_labels() -> None:
+    def labelled(name: str, namespace: str, **labels: str) -> tuple[tuple[str, str], dict[str, Any]]:
+        whole = pod()
+        whole["metadata"] |= {"name": name, "namespace": namespace, "labels": labels}
+        return (namespace, name), pods.kept(whole)
+
+    index = pods.PodIndex(
+        dict(
+            [
+                labelled("b", "shop", app="rec", tier="gpu"),
+                labelled("a", "shop", app="rec", tier="gpu", hash="1"),
+                labelled("c", "shop", app="rec"),
+                labelled("d", "lab", app="rec", tier="gpu"),
+            ]
+        )
+    )
+
+    assert [p.name for p in index.of("shop", {"app": "rec", "tier": "gpu"})] == ["a", "b"]
+    assert index.of("shop", {"app": "rec", "tier": "cpu"}) == []
+    assert index.of("shop", {}) == []
