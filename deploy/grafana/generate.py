@@ -260,7 +260,12 @@ WORKLOAD = Dashboard(
                     top("forecrest_lead_time_p95_seconds"),
                     unit=SECONDS,
                 ),
-                stat("Alarms", "Alarms that stand; each has a runbook.", f"sum({ALARMS}) or vector(0)", steps=BAD_ABOVE_0),
+                stat(
+                    "Alarms",
+                    "Alarms that stand; each has a runbook.",
+                    f"sum({ALARMS}) or vector(0)",
+                    steps=BAD_ABOVE_0,
+                ),
             ),
         ),
         (
@@ -480,7 +485,12 @@ NIGHT = Dashboard(
                     f"sum({top('forecrest_event_shortfall_replicas')}) or vector(0)",
                     steps=BAD_ABOVE_0,
                 ),
-                stat("Alarms", "Alarms that stand; each has a runbook.", f"sum({ALARMS}) or vector(0)", steps=BAD_ABOVE_0),
+                stat(
+                    "Alarms",
+                    "Alarms that stand; each has a runbook.",
+                    f"sum({ALARMS}) or vector(0)",
+                    steps=BAD_ABOVE_0,
+                ),
             ),
         ),
         (
@@ -866,6 +876,15 @@ CONTROL = Dashboard(
                     (("max by (source) (forecrest_security_source_failed)", "{{source}}"),),
                     kind="state-timeline",
                     steps=BAD_ABOVE_0,
+                ),
+                Panel(
+                    "Notifications",
+                    "Notifications that each sink has not got yet, and those given up in the last 30 days.",
+                    (
+                        ("max by (sink) (forecrest_notifications_pending)", "{{sink}} waiting"),
+                        ("max by (sink) (forecrest_notifications_dead)", "{{sink}} given up"),
+                    ),
+                    steps=((None, GREEN), (20, AMBER)),
                 ),
                 Panel(
                     "Releases",
