@@ -58,6 +58,7 @@ def list_(
         print_json([to_dict(entry) for entry in entries])
         return
     shown = table("time (UTC)", "who", "method", "resource", "outcome")
+    shown.columns[4].no_wrap = True
     for entry in entries:
         outcome_text = entry.outcome if entry.count == 1 else f"{entry.outcome} x{entry.count}"
         cells = (when(entry.time, seconds=True), entry.principal, entry.method, entry.resource, outcome_text)

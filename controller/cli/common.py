@@ -187,7 +187,9 @@ def table(*columns: str, right: Sequence[str] = ()) -> Table:
     made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for column in columns:
         number = column in right
-        made.add_column(column, justify="right" if number else "left", overflow="fold", no_wrap=number)
+        # A number or a time that is broken over two lines is read wrongly; names can be.
+        whole = number or column.endswith("(UTC)")
+        made.add_column(column, justify="right" if number else "left", overflow="fold", no_wrap=whole)
     return made
 
 

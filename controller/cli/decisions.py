@@ -30,6 +30,7 @@ from controller.client import pages
 
 app = typer.Typer(no_args_is_help=True, help="What was decided, and why.")
 
+NAME_WIDTH_MAX = 20
 OnlyWorkload = Annotated[
     str, typer.Option("--workload", "-w", help="Of this workload only.", autocompletion=workload_names)
 ]
@@ -79,6 +80,7 @@ def list_decisions(
             print_json([to_dict(decision) for decision in found])
             return
         shown = table("time (UTC)", "workload", "replicas", "why", right=("replicas",))
+        shown.columns[1].max_width = NAME_WIDTH_MAX  # what it says is why people look
         for d in found:
             shown.add_row(
                 f"{d.decide_time.ToDatetime(UTC):%m-%d %H:%M:%S}", bare(d.workload), _move(d), d.sentence
@@ -178,13 +180,15 @@ def _print_explanation(console: Console, why: control_pb2.DecisionExplanation) -
             control_pb2.RecommendationFate.Name(weighed.fate).removeprefix("RECOMMENDATION_FATE_").lower(),
             one.sentence,
         )
-    console.print(recommended)
+    if why.recommendations:
+        console.print(recommended)
     inputs = table("input", "age", "detail")
     for known in d.inputs:
         age = f"{known.age_s:.1f} s" if known.HasField("age_s") else "missing"
         inputs.add_row(known.input, age, known.detail)
-    console.print()
-    console.print(inputs)
+    if d.inputs:
+        console.print()
+        console.print(inputs)
     _print_context(console, why)
     if d.HasField("outcome"):
         took = "taken" if d.outcome.applied else f"not taken: {d.outcome.detail}"

@@ -202,7 +202,8 @@ def _print_once(fleet: Fleet, ahead: timedelta, sort: Sort, *, as_json: bool) ->
         return
     now = clock.now()
     rows = fleet.rows(now, ahead, sort)
-    out().print(picture(fleet, rows, now, height=len(rows) + 20, sort=sort))
+    console = out()
+    console.print(picture(fleet, rows, now, height=len(rows) + 20, width=console.width, sort=sort))
 
 
 async def _look(reader: Reader) -> None:
@@ -234,7 +235,10 @@ async def _draw(reader: Reader, interval: float, ahead: timedelta, sort: Sort) -
             while not looking.done():
                 now = clock.now()
                 rows = reader.fleet.rows(now, ahead, sort)
-                live.update(picture(reader.fleet, rows, now, height=console.height, sort=sort), refresh=True)
+                live.update(
+                    picture(reader.fleet, rows, now, height=console.height, width=console.width, sort=sort),
+                    refresh=True,
+                )
                 await asyncio.wait([looking], timeout=DRAW_PERIOD_S)
         await looking
     finally:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from forecrest.v1 import control_pb2, control_service_pb2, event_pb2, forecast_pb2
 from rich.console import Group
@@ -24,6 +24,18 @@ FORECAST_AGE_MAX = timedelta(hours=3)
 PEAK_LEVEL = 0.9
 ALARMS_SHOWN = 3
 OVER = frozenset({event_pb2.CONTRACT_STATE_COMPLETED, event_pb2.CONTRACT_STATE_FIZZLED})
+Justify = Literal["left", "right"]
+COLUMNS: tuple[tuple[str, int, Justify], ...] = (
+    ("now", 5, "right"),
+    ("peak", 5, "right"),
+    ("in", 6, "right"),
+    ("want", 4, "right"),
+    ("warm", 6, "right"),
+    ("by", 9, "left"),
+    ("cond", 4, "left"),
+    ("event", 14, "left"),
+    ("age", 5, "right"),
+)
 LEGEND = "cond: A cannot scale, S no demand known, L limited, ! alarms"
 
 
@@ -215,8 +227,10 @@ def _order(row: Row, sort: Sort) -> tuple[Any, ...]:
     return (*keys[sort], row.workload)
 
 
-def picture(fleet: Fleet, rows: Sequence[Row], now: datetime, *, height: int, sort: Sort) -> Group:
-    """The whole screen; ``height``: lines it may take."""
+def picture(
+    fleet: Fleet, rows: Sequence[Row], now: datetime, *, height: int, width: int, sort: Sort
+) -> Group:
+    """The whole screen; ``height`` and ``width``: lines and columns it may take."""
     lost = fleet.lost_since_at is not None
     alarms = [alarm for row in rows for alarm in row.alarms]
     told = [Text(f"! {alarm}", style="dim" if lost else "red") for alarm in alarms[:ALARMS_SHOWN]]
@@ -224,7 +238,7 @@ def picture(fleet: Fleet, rows: Sequence[Row], now: datetime, *, height: int, so
         told.append(Text(f"! and {len(alarms) - ALARMS_SHOWN} alarms more"))
     # Two lines of heading, one of column names, one of legend, one for what does not fit; alarms may wrap once.
     room = max(1, height - 5 - 2 * len(told))
-    table = _table()
+    table = _table([row.workload for row in rows[:room]], width)
     for row in rows[:room]:
         table.add_row(*_cells(row, now), style="dim" if lost or row.stale else None)
     hidden = len(rows) - room
@@ -251,15 +265,13 @@ def _head(fleet: Fleet, rows: Sequence[Row], now: datetime) -> list[Text]:
     return [first, Text(line, style="bold white on red", no_wrap=True, overflow="ellipsis")]
 
 
-def _table() -> Table:
-    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0), expand=False)
-    made.add_column("workload", min_width=12, max_width=40, no_wrap=True, overflow="ellipsis", ratio=None)
-    for name, width in (("now", 5), ("peak", 5), ("in", 6), ("want", 4), ("warm", 6)):
-        made.add_column(name, justify="right", width=width, no_wrap=True)
-    made.add_column("by", width=9, no_wrap=True, overflow="ellipsis")
-    made.add_column("cond", width=4, no_wrap=True)
-    made.add_column("event", width=14, no_wrap=True, overflow="ellipsis")
-    made.add_column("age", justify="right", width=5, no_wrap=True)
+def _table(names: Sequence[str], width: int) -> Table:
+    # The figures keep their columns, whatever names there are.
+    left = max(12, width - sum(w + 1 for _, w, _ in COLUMNS))
+    longest = max([len("workload"), *map(len, names)])
+    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    for name, size, justify in (("workload", min(longest, left), "left"), *COLUMNS):
+        made.add_column(name, width=size, justify=justify, no_wrap=True, overflow="ellipsis")
     return made
 
 

@@ -131,7 +131,9 @@ async def world() -> AsyncIterator[World]:
 def drawn(fleet: Fleet, *, at: timedelta = timedelta(0), height: int = 40, width: int = 80) -> str:
     now = NOW + at
     console = Console(file=io.StringIO(), width=width, highlight=False)
-    console.print(picture(fleet, fleet.rows(now, DAY, Sort.ATTENTION), now, height=height, sort=Sort.NAME))
+    console.print(
+        picture(fleet, fleet.rows(now, DAY, Sort.ATTENTION), now, height=height, width=width, sort=Sort.NAME)
+    )
     text = console.file.getvalue()  # type: ignore[attr-defined]  # the StringIO above
     assert [] == [line for line in text.splitlines() if len(line) > width]
     return str(text)
@@ -264,10 +266,12 @@ async def test_many_rows_leave_room_for_what_must_be_said(world: World) -> None:
 
 
 @pytest.mark.parametrize("name", ["a-very-long-name-of-a-workload-that-fits-nowhere", "w"])
-async def test_names_of_any_length_fit(world: World, name: str) -> None:
+async def test_names_of_any_length_leave_the_figures_whole(world: World, name: str) -> None:
     fill(world.store, name, alarmed=True)
 
-    drawn((await read(world)).fleet)
+    lines = drawn((await read(world)).fleet).splitlines()
+    assert ["now", "peak", "in", "want", "warm", "by", "cond", "event", "age"] == lines[2].split()[1:]
+    assert 1 == sum("8k" in line.split() and "9+5" in line.split() for line in lines)
 
 
 async def outcome(*arguments: str, server: RunningServer) -> tuple[int, str, str]:
