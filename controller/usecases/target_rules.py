@@ -33,9 +33,11 @@ class Text:
 
 
 _NAME = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
-# Processes of this machine: as `engines.triton_repository.ServingOptions`, and what to serve.
+# Processes of this machine: as `engines.triton_repository.ServingOptions`, and `controller.actuators.local_engines`.
 LOCAL: Mapping[str, Number | Text] = {
     "engine": Text(),
+    "catalog_model": Text(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}"),
+    "shapes": Text(r"[^=,]+=[0-9]+(x[0-9]+)*(,[^=,]+=[0-9]+(x[0-9]+)*)*"),
     "batch_size_max": Number(1, 4096),
     "queue_delay_us": Number(0, 1_000_000),
     "simulated_device_time_ms": Number(0, 60_000, whole=False),

@@ -5,6 +5,7 @@ from dataclasses import fields
 import pytest
 
 from controller.actuators.kubernetes.targets import FIELDS, parse
+from controller.actuators.local_engines import FIELDS as LOCAL_FIELDS
 from controller.core.types import CapacityProfile, Workload
 from controller.usecases.errors import Findings
 from controller.usecases.target_rules import KUBERNETES, LOCAL, check_target
@@ -18,7 +19,7 @@ def problems(target: dict[str, str]) -> dict[str, str]:
 
 
 def test_the_rules_know_the_keys_that_the_actuators_read() -> None:
-    assert {"engine", *(option.name for option in fields(ServingOptions))} == set(LOCAL)
+    assert {*LOCAL_FIELDS, *(option.name for option in fields(ServingOptions))} == set(LOCAL)
     assert set(FIELDS) == set(KUBERNETES)
     assert not set(LOCAL) & set(KUBERNETES)
 
@@ -28,6 +29,7 @@ def test_the_rules_know_the_keys_that_the_actuators_read() -> None:
     [
         {},
         {"engine": "/models/rec.onnx", "batch_size_max": "8", "simulated_device_time_ms": "12.5"},
+        {"catalog_model": "Ranker_v2", "shapes": "tokens=8x32,user=8", "batch_size_max": "8"},
         {"kind": "Deployment", "name": "rec", "grpc_port": "8001"},
         {"name": "rec", "autoscaler": "scaledobject/rec"},
         {"kind": "Rollout", "api_version": "argoproj.io/v1alpha1", "resource": "rollouts"},
@@ -42,7 +44,7 @@ def test_a_target_that_an_actuator_takes_is_accepted(target: dict[str, str]) -> 
 @pytest.mark.parametrize(
     ("target", "key", "words"),
     [
-        ({"bacth_size_max": "8"}, "bacth_size_max", "use engine, batch_size_max"),
+        ({"bacth_size_max": "8"}, "bacth_size_max", "use engine, catalog_model, shapes, batch_size_max"),
         ({"kind": "Deployment", "engine": "x"}, "engine", "no key for an object of a cluster"),
         ({"batch_size_max": "many"}, "batch_size_max", "a whole number from 1 to 4096"),
         ({"batch_size_max": "4.5"}, "batch_size_max", "a whole number"),
@@ -52,6 +54,8 @@ def test_a_target_that_an_actuator_takes_is_accepted(target: dict[str, str]) -> 
         ({"kind": "deployment"}, "kind", "must look like"),
         ({"name": "rec", "autoscaler": "keda/x"}, "autoscaler", "must look like"),
         ({"engine": ""}, "engine", "1 to 500 characters"),
+        ({"catalog_model": "../x"}, "catalog_model", "must look like"),
+        ({"catalog_model": "x", "shapes": "8x32"}, "shapes", "must look like"),
         ({"engine": "a\x00b"}, "engine", "control characters"),
     ],
 )
