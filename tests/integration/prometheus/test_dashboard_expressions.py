@@ -25,6 +25,23 @@ from controller.settings import Settings
 from tests.integration.prometheus.conftest import RunningPrometheus, StartPrometheus
 from tests.unit.http.test_side_port import Parts, a_contract, a_state
 
+# What a run of any length tells, with replicas that report no demand.
+OF_A_RUN = (
+    "forecrest_alarms",
+    "forecrest_database_up",
+    "forecrest_decision_condition_reason",
+    "forecrest_event_deadline_timestamp_seconds",
+    "forecrest_event_shortfall_replicas",
+    "forecrest_event_stage_replicas",
+    "forecrest_event_state",
+    "forecrest_event_wanted_replicas",
+    "forecrest_loop_turn_duration_seconds",
+    "forecrest_orders_total",
+    "forecrest_quota_pool_desired_gpus",
+    "forecrest_quota_pool_nominal_gpus",
+    "forecrest_workload_info",
+    "forecrest_workload_max_replicas",
+)
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 
 
@@ -147,16 +164,14 @@ async def test_prometheus_answers_every_expression_of_the_dashboards_and_rules(
 
         # The running controller alone: a prewarm that a limit cuts short, told by decision, contract and alarm.
         mine = f'instance="127.0.0.1:{runtime.http.port}"'
-        told = {
-            name: await ask(server, "query", query=f"{name}{{{mine}}}")
-            for name in ("forecrest_alarms", "forecrest_event_shortfall_replicas", "forecrest_database_up")
-        }
+        told = {name: await ask(server, "query", query=f"{name}{{{mine}}}") for name in OF_A_RUN}
         rules = yaml.safe_load((DEPLOY / "prometheus" / "forecrest.rules.yml").read_text())
         for rule in (rule for group in rules["groups"] for rule in group["rules"]):
             await ask(server, "query", query=rule["expr"])  # Prometheus refuses what it cannot evaluate
         listed = [await ask(server, f"label/{label}/values", **{"match[]": s}) for s, label in variables()]
     await knowing.stop()
 
+    assert [] == [name for name in OF_A_RUN if not told[name]["result"]]
     assert {"QUOTA_SHORT"} <= {one["metric"]["kind"] for one in told["forecrest_alarms"]["result"]}
     assert 0 < float(told["forecrest_event_shortfall_replicas"]["result"][0]["value"][1])
     assert ["1"] == [one["value"][1] for one in told["forecrest_database_up"]["result"]]

@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -87,10 +88,30 @@ def test_rules_ask_for_documented_metrics_only() -> None:
     assert asked - set(METRICS) == set()
 
 
-def test_the_chart_carries_the_same_rules() -> None:
-    copy = ROOT / "deploy/helm/forecrest/rules" / RULES.name
+def test_helm_and_kustomize_carry_the_same_rules() -> None:
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / "copies.py"), "--check"], capture_output=True, text=True, check=False
+    )
+    manifest = yaml.safe_load((ROOT / "deploy/kustomize/components/alerts/prometheusrule.yaml").read_text())
 
-    assert RULES.read_text() == copy.read_text(), f"cp {RULES.relative_to(ROOT)} {copy.relative_to(ROOT)}"
+    assert (0, "") == (done.returncode, done.stderr)
+    assert yaml.safe_load(RULES.read_text()) == manifest["spec"]
+
+
+def test_an_overlay_takes_them_as_a_component(tmp_path: Path) -> None:
+    if not cached().exists():
+        pytest.skip("no kustomize was built (`make cluster`, needs Go)")
+    overlay = tmp_path / "overlay"
+    overlay.mkdir()
+    shutil.copytree(ROOT / "deploy/kustomize/components", tmp_path / "components")
+    (overlay / "kustomization.yaml").write_text("namespace: monitoring\ncomponents: [../components/alerts]\n")
+    done = subprocess.run(
+        [cached(), "kustomize-build", str(overlay)], capture_output=True, text=True, check=False, timeout=60
+    )
+
+    assert 0 == done.returncode, done.stderr
+    (built,) = yaml.safe_load_all(done.stdout)
+    assert ("PrometheusRule", "monitoring") == (built["kind"], built["metadata"]["namespace"])
 
 
 def test_the_chart_renders_them_with_the_address_of_your_runbooks(tmp_path: Path) -> None:
