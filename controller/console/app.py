@@ -123,7 +123,7 @@ async def _preferences(request: web.Request) -> web.StreamResponse:
     there = web.HTTPSeeOther(back)
     for name, allowed in (("lang", tuple(LANGUAGES)), ("theme", THEMES)):
         value = request.query.get(name)
-        if value in allowed:
+        if value is not None and value in allowed:
             there.set_cookie(name, value, max_age=_YEAR_S, samesite="Strict", path="/")
     raise there
 

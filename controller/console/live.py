@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 # One read of the API; its own retries count in. A console that waits longer shows nothing for too long.
 READ_TIMEOUT_S = 8.0
 HEARTBEAT_S = 10.0
+# Between two refreshes of what is still incomplete.
+HURRY_S = 0.2
 # Topics kept per feed after nobody looks at them any more.
 TOPICS_MAX = 400
 TOPICS_PER_STREAM_MAX = 8
@@ -66,6 +68,8 @@ class Source(Generic[T]):
     name: str
     period_s: float
     load: Callable[[Client, str, T | None, datetime], Awaitable[T]]
+    # Whether a snapshot lacks what the next refresh brings: then it comes at once.
+    incomplete: Callable[[T], bool] | None = None
 
     def topic(self, argument: str = "") -> str:
         """Return the name under which pages subscribe to it."""
@@ -169,11 +173,18 @@ class Feed:
     async def _follow(self, topic: _Topic) -> None:
         while True:
             try:
-                await self._refresh(topic, older_than_s=topic.source.period_s / 2)
+                await self._refresh(topic, older_than_s=HURRY_S)
             except Exception:  # a bug in one page must not end the refresh of all who look at it
                 log.exception("the console could not read %s", topic.source.name)
                 self._lose(topic)
-            await self._clock.sleep(topic.source.period_s)
+            value, incomplete = topic.reading.value, topic.source.incomplete
+            hurry = (
+                incomplete is not None
+                and topic.reading.lost_at is None
+                and value is not None
+                and incomplete(value)
+            )
+            await self._clock.sleep(HURRY_S if hurry else topic.source.period_s)
 
     async def _refresh(self, topic: _Topic, *, older_than_s: float) -> None:
         async with topic.lock:

@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ HTML_LANG = {"en": "en", "zh": "zh-Hans"}
 DASH = "–"  # noqa: RUF001 -- the typographer's dash is meant
 # Strings that scripts need begin with this; they travel with every page.
 JS_PREFIX = "js."
+# Paths kept: the same lines are drawn again for every viewer and every order of rows.
+PATHS_MAX = 4096
 
 
 @cache
@@ -136,7 +138,8 @@ def _points(
     ]
 
 
-def path_of_line(values: Sequence[float | None], width: float, height: float, top: float) -> str:
+@lru_cache(PATHS_MAX)
+def path_of_line(values: tuple[float | None, ...], width: float, height: float, top: float) -> str:
     """Return an SVG path through values at equal distances, broken where one is unknown. ``top``: value at y = 1."""
     parts: list[str] = []
     pen_down = False
@@ -147,8 +150,9 @@ def path_of_line(values: Sequence[float | None], width: float, height: float, to
     return "".join(parts)
 
 
+@lru_cache(PATHS_MAX)
 def path_of_band(
-    lower: Sequence[float | None], upper: Sequence[float | None], width: float, height: float, top: float
+    lower: tuple[float | None, ...], upper: tuple[float | None, ...], width: float, height: float, top: float
 ) -> str:
     """Return closed SVG paths between two lines of one length, one for each stretch in which both are known."""
     paths: list[str] = []
@@ -177,9 +181,14 @@ class Renderer:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._environment.globals.update(
-            path_of_line=path_of_line, path_of_band=path_of_band, languages=LANGUAGES, min=min, max=max
-        )
+        shared: dict[str, Any] = {
+            "path_of_line": path_of_line,
+            "path_of_band": path_of_band,
+            "languages": LANGUAGES,
+            "min": min,
+            "max": max,
+        }
+        self._environment.globals.update(shared)
 
     def page(self, template: str, words: Words, **context: Any) -> str:  # noqa: ANN401 -- whatever a template shows
         """Render a template; in it ``t`` is the words."""

@@ -8,6 +8,7 @@ it to nobody: its viewers log in. Sessions end when idle or old, and are bounded
 import hashlib
 import hmac
 import secrets
+from collections.abc import Awaitable
 from dataclasses import dataclass, field, replace
 
 import grpc
@@ -136,7 +137,7 @@ async def may_do(client: Client) -> frozenset[str]:
     request = control_service_pb2.PauseRequest(reason="-", validate_only=True, request_id=PROBE_ID)
     # Never valid, so nothing is validated further than the role: a fleet's pause takes no end.
     request.ttl.CopyFrom(duration_pb2.Duration(seconds=1))
-    asked = {
+    asked: dict[str, Awaitable[object]] = {
         PLAN: client.control.Simulate(control_service_pb2.SimulateRequest(), timeout=READ_TIMEOUT_S),
         OPERATE: client.control.Pause(request, timeout=READ_TIMEOUT_S),
     }

@@ -21,7 +21,7 @@ from forecrest.v1 import (
 )
 
 from controller.client import Client, pages
-from controller.console.context import CONSOLE, query, render, viewer_of
+from controller.console.context import query, render, viewer_of
 from controller.console.live import READ_TIMEOUT_S, Source, gathered, instant
 from controller.console.views import fleet as view
 
@@ -47,6 +47,13 @@ class Fleet:
     stale_since: datetime | None = None
     detailed_at: Mapping[str, datetime] = field(default_factory=dict[str, datetime], compare=False)
     forecast_at: Mapping[str, datetime] = field(default_factory=dict[str, datetime], compare=False)
+    # Made once for all viewers.
+    rows: tuple[view.Row, ...] = field(default=(), compare=False)
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether there are workloads of which only the lists are known."""
+        return len(self.detailed_at) < len(self.known.workloads)
 
 
 async def load(client: Client, _: str, previous: Fleet | None, now: datetime) -> Fleet:
@@ -67,21 +74,25 @@ async def load(client: Client, _: str, previous: Fleet | None, now: datetime) ->
         client.control.GetPauseState(control_service_pb2.GetPauseStateRequest(), timeout=READ_TIMEOUT_S),
     )
     names = [one.name for one in workloads[0]]
-    due = _due(names, before.forecast_at, now - FORECAST_AGE, FORECASTS_PER_REFRESH)
-    single = _due(names, before.detailed_at, now - DETAIL_AGE, DETAILS_PER_REFRESH)
+    # The first look waits for the lists alone; the rest follows within the second.
+    first = previous is None
+    due = [] if first else _due(names, before.forecast_at, now - FORECAST_AGE, FORECASTS_PER_REFRESH)
+    single = [] if first else _due(names, before.detailed_at, now - DETAIL_AGE, DETAILS_PER_REFRESH)
     bands, details = await gathered(
         _bands(client, due, now), gathered(*(_detail(client, name, now) for name in single)), limit=2
     )
     present = set(names)
+    known = view.Known(
+        workloads=workloads[0],
+        decisions={one.workload: one for one in decisions[0]},
+        bands=_kept(before.known.bands, present) | bands,
+        past=_kept(before.known.past, present) | {one.name: one.past for one in details if one},
+        statuses=_kept(before.known.statuses, present) | {one.name: one.status for one in details if one},
+        events=events[0],
+    )
     return Fleet(
-        known=view.Known(
-            workloads=workloads[0],
-            decisions={one.workload: one for one in decisions[0]},
-            bands=_kept(before.known.bands, present) | bands,
-            past=_kept(before.known.past, present) | {one.name: one.past for one in details if one},
-            statuses=_kept(before.known.statuses, present) | {one.name: one.status for one in details if one},
-            events=events[0],
-        ),
+        known=known,
+        rows=view.rows_of(known, now),
         pause=pause,
         stale_since=min((at for at in (workloads[1], decisions[1], events[1]) if at), default=None),
         detailed_at=_kept(before.detailed_at, present) | dict.fromkeys(single, now),
@@ -89,7 +100,7 @@ async def load(client: Client, _: str, previous: Fleet | None, now: datetime) ->
     )
 
 
-SOURCES: tuple[Source[Any], ...] = (Source("fleet", 5.0, load),)
+SOURCES: tuple[Source[Any], ...] = (Source("fleet", 5.0, load, lambda fleet: fleet.incomplete),)
 FLEET: Source[Fleet] = SOURCES[0]
 
 
@@ -112,9 +123,7 @@ async def _shown(request: web.Request, template: str) -> web.StreamResponse:
     reading = await viewer_of(request).feed.read(FLEET)
     asked = _asked(request)
     fleet = reading.value
-    now = request.app[CONSOLE].clock.now()
-    # What was read some time ago is judged by the time it was read at: its numbers are of then.
-    rows = () if fleet is None else view.rows_of(fleet.known, reading.at or now)
+    rows = () if fleet is None else fleet.rows
     return render(
         request,
         template,

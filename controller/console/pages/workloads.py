@@ -245,7 +245,7 @@ async def _shown(request: web.Request, template: str) -> web.StreamResponse:
     now = request.app[CONSOLE].clock.now()
     seen_at = reading.at or now
     newest = one.decisions[0] if one and one.decisions else None
-    spans = view.spans_of(one.events, one.status.contracts if one and one.status else ()) if one else ()
+    spans = view.spans_of(one.events, one.status.contracts if one.status else ()) if one else ()
     demand_qps, demand_at = fleet_view.demand_now(newest, one.demand if one else ())
     return render(
         request,

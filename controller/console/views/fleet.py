@@ -366,17 +366,22 @@ def _sorted(rows: list[Row], asked: Asked) -> list[Row]:
         return sorted(
             rows, key=lambda row: (LEVELS.index(row.level), _starts_s(row), row.name), reverse=asked.down
         )
-    value = {
-        "demand": lambda row: row.demand_qps,
-        "peak": lambda row: row.band.peak,
-        "warm": lambda row: row.warm_share,
-        "event": lambda row: row.event.start_at.timestamp() if row.event else None,
-    }[asked.sort]
-    known = [row for row in rows if value(row) is not None]
-    unknown = [row for row in rows if value(row) is None]
-    known.sort(key=lambda row: row.name)
-    known.sort(key=value, reverse=asked.down)
-    return known + sorted(unknown, key=lambda row: row.name)
+    ranked = [(_rank(row, asked.sort), row) for row in sorted(rows, key=lambda row: row.name)]
+    known = [(rank, row) for rank, row in ranked if rank is not None]
+    known.sort(key=lambda pair: pair[0], reverse=asked.down)
+    return [row for _, row in known] + [row for rank, row in ranked if rank is None]
+
+
+def _rank(row: Row, sort: str) -> float | None:
+    match sort:
+        case "demand":
+            return row.demand_qps
+        case "peak":
+            return row.band.peak
+        case "warm":
+            return row.warm_share
+        case _:
+            return row.event.start_at.timestamp() if row.event else None
 
 
 def _starts_s(row: Row) -> float:

@@ -1,12 +1,9 @@
 """Logging in: a console in front of a real API that tells its callers apart."""
 
 import asyncio
-import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
-import aiohttp
 import pytest
 from forecrest.v1 import workload_pb2, workload_service_pb2
 from yarl import URL
@@ -23,45 +20,9 @@ from controller.client import Client
 from controller.console.app import create_app, serve
 from controller.console.session import COOKIE, PROBE_ID
 from controller.credentials import Credentials
+from tests.integration.console.browsing import browsing
 
 ROLES = ("operator:*", "viewer:*", "planner:*", "telemetry:*")
-
-
-class Browser:
-    """What a browser does, without one: cookies, origins, redirects that are looked at."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.session = aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True))
-
-    async def get(self, path: str, **options: object) -> tuple[int, str, aiohttp.ClientResponse]:
-        async with self.session.get(self.url + path, allow_redirects=False, **options) as response:  # type: ignore[arg-type]
-            return response.status, await response.text(), response
-
-    async def post(
-        self, path: str, data: dict[str, str], **headers: str
-    ) -> tuple[int, str, aiohttp.ClientResponse]:
-        given = {"Origin": self.url} | {name.replace("_", "-"): value for name, value in headers.items()}
-        async with self.session.post(
-            self.url + path, data=data, headers=given, allow_redirects=False
-        ) as response:
-            return response.status, await response.text(), response
-
-    async def csrf(self, path: str = "/login") -> str:
-        _, text, _ = await self.get(path)
-        found = re.search(r'name="csrf" content="([0-9a-f]{64})"', text)
-        assert found is not None
-        return found.group(1)
-
-    async def log_in(self, token: str, then: str = "/") -> tuple[int, str, aiohttp.ClientResponse]:
-        return await self.post("/login", {"csrf": await self.csrf(), "token": token, "next": then})
-
-
-@asynccontextmanager
-async def browsing(url: str) -> AsyncIterator[Browser]:
-    browser = Browser(url)
-    yield browser
-    await browser.session.close()
 
 
 class Guarded:
