@@ -2,7 +2,7 @@
 """Hooks of the documentation site: what a reader of the repository may follow and a reader of the site cannot.
 
 Promises: a link that leaves ``docs/`` becomes its text with the path behind it, so that nothing on the site leads
-nowhere; ``folder/*`` in the navigation stands for the pages of that folder. Called by mkdocs.
+nowhere; long names in tables may break after an underscore; ``folder/*`` in the navigation stands for the pages of that folder. Called by mkdocs.
 """
 
 import re
@@ -10,6 +10,10 @@ from pathlib import Path
 from typing import Any
 
 _LINK = re.compile(r"(?<!!)\[([^\[\]]*)\]\(((?!https?:|mailto:|#)[^)\s]+)\)")
+
+
+_CELL = re.compile(r"<td[^>]*>.*?</td>", re.DOTALL)
+_CODE = re.compile(r"<code>[^<]*</code>")
 
 
 def on_config(config: Any, **_: Any) -> Any:  # noqa: ANN401 -- mkdocs' own types are untyped
@@ -43,3 +47,12 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:  #
         return text if text.strip("`") == name else f"{text} (`{name}`)"
 
     return _LINK.sub(replaced, markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:  # noqa: ANN401 -- as above
+    """Let names in tables break where a reader would."""
+
+    def breakable(cell: re.Match[str]) -> str:
+        return _CODE.sub(lambda code: code[0].replace("_", "_<wbr>"), cell[0])
+
+    return _CELL.sub(breakable, html)
