@@ -386,14 +386,14 @@ def _fit(
             continue
         above = (targets[scale][fine] - base[fine]) / spread[fine]
         shift = _weighted_quantiles(above, importance[fine], levels)
-        said = _from_scale(base[pick][:, None] + shift * spread[pick, None], unit, scale) - floor
-        gap = highest[use][pick][:, None] - said
-        loss = np.maximum(levels * gap, (levels - 1) * gap) * recent[:, None]
+        judged = fine[pick]
+        place = pick[judged]
+        said = _from_scale(base[place, None] + shift * spread[place, None], unit, scale) - floor
+        gap = highest[use][place, None] - said
+        loss = np.maximum(levels * gap, (levels - 1) * gap)
         shifts.append(shift)
         losses.append(
-            np.nanmean(loss, axis=0) + 1e-9 * unit
-            if np.isfinite(loss).any()
-            else np.full(len(levels), np.inf)
+            recent[judged] @ loss / len(place) + 1e-9 * unit if len(place) else np.full(len(levels), np.inf)
         )
     windows = float((np.isfinite(highest) & (age <= SCORE_DAYS)).sum()) / (lead + 1)
     return np.stack(shifts), _weights(np.stack(losses), windows * (1 - levels))
