@@ -6,6 +6,7 @@ of messages, except names and the API's own sentences. What the API leaves absen
 """
 
 import calendar
+import heapq
 import itertools
 import re
 import unicodedata
@@ -153,11 +154,12 @@ def occurrences(event: event_pb2.Event, start_at: datetime, end_at: datetime) ->
     first = event.start_time.ToDatetime(UTC)
     length = event.end_time.ToDatetime(UTC) - first
     skipped = {t.ToDatetime(UTC) for t in event.exdate_times}
-    starts = {first, *(t.ToDatetime(UTC) for t in event.rdate_times)}
-    if event.rrule:
-        starts.update(_repeated(event, first, start_at - length, end_at))
-    shown = sorted(s for s in starts - skipped if s < end_at and s + length > start_at)
-    yield from shown[:OCCURRENCES_MAX]
+    fixed = sorted({first, *(t.ToDatetime(UTC) for t in event.rdate_times)})
+    ruled = _repeated(event, first, start_at - length, end_at) if event.rrule else iter(())
+    # Lazily: who asks for the next one only does not pay for years of them.
+    merged = (start for start, _ in itertools.groupby(heapq.merge(fixed, ruled)))
+    shown = (s for s in merged if s not in skipped and s < end_at and s + length > start_at)
+    yield from itertools.islice(shown, OCCURRENCES_MAX)
 
 
 def _repeated(

@@ -347,7 +347,7 @@ def _nice(value: float, *, whole: bool = False) -> float:
     if not math.isfinite(value) or value <= 0:
         return 1.0 if not whole else 2.0
     scale = 10 ** math.floor(math.log10(value))
-    found = next(m * scale for m in (1, 1.2, 1.6, 2, 2.4, 3, 4, 5, 6, 8, 10) if m * scale >= value * 1.02)
+    found = next(m * scale for m in (1, 1.2, 1.6, 2, 2.4, 3, 4, 5, 6, 8, 10, 12) if m * scale >= value * 1.02)
     return float(max(2, 2 * math.ceil(found / 2))) if whole else float(found)
 
 

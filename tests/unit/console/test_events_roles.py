@@ -77,6 +77,7 @@ async def test_what_a_role_may_not_do_is_not_offered(
 ) -> None:
     http = await log_in(role)
     assert plans == ("/events/new" in await text_of(http, "/events"))
+    assert plans == ("/events/new" in await text_of(http, "/night"))
     assert plans == ('id="save"' in await text_of(http, "/events/new"))
     assert plans == ('id="import-form"' in await text_of(http, "/events/import"))
     assert operates == ('id="override-form"' in await text_of(http, "/overrides"))

@@ -1,5 +1,6 @@
 """Events as the console shows them: calendar, form, errors, preview, report. Pure functions on messages."""
 
+import re
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -7,6 +8,8 @@ from zoneinfo import ZoneInfo
 import pytest
 from forecrest.v1 import control_pb2, event_pb2, event_service_pb2, forecast_pb2
 from google.protobuf.timestamp_pb2 import Timestamp
+from hypothesis import given
+from hypothesis import strategies as st
 
 from controller.client import ApiError
 from controller.console.views import events, events_preview
@@ -340,3 +343,21 @@ def test_another_kind_of_load_replaces_the_one_before() -> None:
     stored = an_event()
     other, _ = events.draft(replace(events.form_of(stored), load="multiplier", multiplier="3"))
     assert ("expected_multiplier",) == events.mask(stored, other)
+
+
+@given(st.lists(st.floats(0, 1e9), min_size=3, max_size=400), st.integers(0, 10_000), st.integers(1, 40_000))
+def test_every_drawing_stays_inside_its_frame(qps: list[float], replicas: int, minutes: int) -> None:
+    start_at = datetime(2026, 11, 10, 16, 0, tzinfo=UTC)
+    one = a_preview(
+        curve=[forecast_pb2.QuantileSeries(level=level, qps=qps) for level in (0.1, 0.5, 0.9)],
+        curve_start_time=stamp(start_at),
+    )
+    one.curve_step.FromTimedelta(timedelta(minutes=minutes))
+    one.end_time.FromDatetime(start_at + timedelta(minutes=minutes * len(qps)))
+    one.floors[0].replicas = replicas
+    chart = events_preview.preview_chart(one, SHANGHAI)
+    for panel in (chart.demand, chart.replicas):
+        assert panel is not None
+        places = [float(n) for n in re.findall(r"[-\d.]+", panel.line + panel.band + panel.other)]
+        assert all(0 <= place <= 100 for place in places)
+        assert panel.ticks[-1].value >= max(qps if panel is chart.demand else [replicas])
