@@ -33,29 +33,34 @@ def _strongest(recommendations: Sequence[Recommendation]) -> Recommendation:
     return min(recommendations, key=lambda r: (_RANK[r.source], r.sentence, -r.priority))
 
 
-def _of(
-    recommendations: Sequence[Recommendation], kind: RecommendationKind
-) -> list[tuple[int, Recommendation]]:
-    return [(r.replicas, r) for r in recommendations if r.kind is kind and r.replicas is not None]
-
-
 def arbitrate(recommendations: Sequence[Recommendation], current: int) -> Arbitration:
     """Merge ``recommendations`` over the ``current`` count (our own last decision)."""
-    vetoes = [r for r in recommendations if r.kind is RecommendationKind.VETO]
+    vetoes: list[Recommendation] = []
+    sets: list[tuple[int, Recommendation]] = []
+    floors: list[tuple[int, Recommendation]] = []
+    ceilings: list[tuple[int, Recommendation]] = []
+    for r in recommendations:
+        if r.kind is RecommendationKind.VETO:
+            vetoes.append(r)
+        elif r.replicas is None or r.kind is RecommendationKind.ABSTAIN:
+            continue
+        elif r.kind is RecommendationKind.AT_LEAST:
+            floors.append((r.replicas, r))
+        elif r.kind is RecommendationKind.AT_MOST:
+            ceilings.append((r.replicas, r))
+        else:
+            sets.append((r.replicas, r))
     if vetoes:
         veto = _strongest(vetoes)
         return Arbitration(current, veto, vetoed=True, floor=0, ceiling=None, limited_from=None)
     target, binding = current, None
-    sets = _of(recommendations, RecommendationKind.SET)
     if sets:
         # Two equally strong SETs: the larger count, because being short costs more than being wide.
         top, target = max((r.priority, count) for count, r in sets)
         binding = _strongest([r for count, r in sets if count == target and r.priority == top])
-    floors = _of(recommendations, RecommendationKind.AT_LEAST)
     floor = max((count for count, _ in floors), default=0)
     if floor > target or (floor == target and floors and binding is None):
         target, binding = floor, _strongest([r for count, r in floors if count == floor])
-    ceilings = _of(recommendations, RecommendationKind.AT_MOST)
     ceiling = min((count for count, _ in ceilings), default=None)
     if ceiling is None:
         return Arbitration(target, binding, vetoed=False, floor=floor, ceiling=None, limited_from=None)

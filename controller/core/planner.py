@@ -88,11 +88,16 @@ def near_demand(workload: Workload, near: NearDemand | None, lead: LeadTime, now
 def _row_sound(levels: Sequence[float], row: Sequence[float]) -> bool:
     return (
         0 < len(levels) == len(row)
-        and levels[0] > 0.0
-        and levels[-1] < 1.0
-        and all(a < b for a, b in pairwise(levels))
-        and all(isfinite(value) and value >= 0.0 for value in row)
+        and _ascending(tuple(levels))
+        # A sum is finite only if all of it is, and is made in one go; it may overflow where none of them does.
+        and (isfinite(sum(row)) or all(map(isfinite, row)))
+        and min(row) >= 0.0
     )
+
+
+@lru_cache(maxsize=64)
+def _ascending(levels: tuple[float, ...]) -> bool:
+    return levels[0] > 0.0 and levels[-1] < 1.0 and all(a < b for a, b in pairwise(levels))
 
 
 def plan_digest(

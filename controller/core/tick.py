@@ -147,8 +147,10 @@ def _propose(stored: WorkloadState, inp: WorkloadInput, tick: TickInput) -> Prop
         state = replace(state, needs=(*state.needs, PastNeed(now, base)))
     pool = _curve(inp)
     demand = read_demand(inp, pool, now)
-    plan, new_plan = _plan(state, inp, now, demand.observation.stable_qps if demand.observation else None)
-    forecast_ok = bool(plan.need) and _usable(inp, now)
+    usable = forecast_usable(inp.forecast, inp.trust, now, w.policy.forecast_age_max)
+    observed_qps = demand.observation.stable_qps if demand.observation else None
+    plan, new_plan = _plan(state, inp, now, observed_qps, usable=usable)
+    forecast_ok = bool(plan.need) and usable
     contracts = _contracts(state, inp, plan, demand, pool, now)
     warm = None if inp.replicas is None else sum(r.stage is Stage.VERIFIED for r in inp.replicas)
     # Nobody starts what is only recommended: waiting for it, or panicking over it, would never end.
@@ -227,14 +229,11 @@ def _base(state: WorkloadState, inp: WorkloadInput) -> int | None:
 def _curve(inp: WorkloadInput) -> CapacityCurve:
     """Capacity by count, with the replicas there are counted as what they are."""
     w = inp.workload
-    if all(r.profile is None or r.profile == w.profile for r in inp.replicas or ()):
-        return curve(w.profile, w.slo, w.policy.arrival_scv)
+    own = w.profile
+    if all(r.profile is None or r.profile is own or r.profile == own for r in inp.replicas or ()):
+        return curve(own, w.slo, w.policy.arrival_scv)
     have = [r.profile or w.profile for r in inp.replicas or () if r.warm or r.in_flight]
     return mixed_curve(have, w.profile, w.slo, w.policy.arrival_scv)
-
-
-def _usable(inp: WorkloadInput, now: datetime) -> bool:
-    return forecast_usable(inp.forecast, inp.trust, now, inp.workload.policy.forecast_age_max)
 
 
 def read_demand(inp: WorkloadInput, pool: CapacityCurve, now: datetime) -> Demand:
@@ -267,10 +266,10 @@ def read_demand(inp: WorkloadInput, pool: CapacityCurve, now: datetime) -> Deman
 
 
 def _plan(
-    state: WorkloadState, inp: WorkloadInput, now: datetime, observed_qps: float | None
+    state: WorkloadState, inp: WorkloadInput, now: datetime, observed_qps: float | None, *, usable: bool
 ) -> tuple[CapacityPlan, bool]:
     w = inp.workload
-    digest = plan_digest(w, inp.forecast, inp.events, inp.lead, usable=_usable(inp, now))
+    digest = plan_digest(w, inp.forecast, inp.events, inp.lead, usable=usable)
     old = state.plan
     if old is not None and old.digest == digest and not base_moved(old, w, inp.events, observed_qps, now):
         return old, False

@@ -5,6 +5,7 @@ is away; cancelling stops every job, and the lease is given up last. A follower 
 """
 
 import asyncio
+import gc
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -47,6 +48,7 @@ class Runner:
         self._notifier = notifier
         self._forecasting, self._clock, self._settings = forecasting, clock, settings
         self._loaded_for: int | None = None
+        self._settled_for: int | None = None
         self.last_tick_at: datetime | None = None
         self.failure_count = 0
         # Of each job of this process: when its last turn ended (monotonic seconds), and failed turns; for metrics.
@@ -163,6 +165,10 @@ class Runner:
         await self._load_once()
         await self._control.tick(token, lambda: self._leadership.token == token)
         self.last_tick_at = self._clock.now()
+        if self._settled_for != token:
+            # What a leader loaded it keeps: looking through it for garbage, again and again, costs as much as deciding.
+            gc.freeze()
+            self._settled_for = token
 
     async def _load_once(self, workloads: Sequence[Workload] | None = None) -> None:
         token = self._leadership.token
