@@ -924,6 +924,27 @@ _VARIABLES = {
 }
 
 
+# Events as bands behind every graph, ahead of now as well where the time range reaches there.
+_EVENTS = {
+    "name": "Events",
+    "datasource": POSTGRES,
+    "enable": True,
+    "hide": False,
+    "iconColor": "purple",
+    "target": {
+        "refId": "Events",
+        "format": "table",
+        "rawQuery": True,
+        "rawSql": """
+SELECT (body->>'start_at')::timestamptz AS time, (body->>'end_at')::timestamptz AS timeend,
+       body->>'event_id' AS text, workload AS tags
+FROM contracts
+WHERE $__timeFilter((body->>'start_at')::timestamptz) AND workload IN (${workload:sqlstring})
+ORDER BY 1 LIMIT 200""".strip(),
+    },
+}
+
+
 def _variable(name: str, query: str, *, many: bool) -> dict[str, Any]:
     return {
         "name": name,
@@ -1016,6 +1037,15 @@ def _panel(panel: Panel, number: int, x: int, y: int) -> dict[str, Any]:
         {"matcher": {"id": "byName", "options": name}, "properties": [{"id": "unit", "value": unit}]}
         for name, unit in panel.columns
     ]
+    if panel.kind == "table":
+        address = "/d/forecrest-workload?${prometheus:queryparam}&${postgres:queryparam}&var-workload=${__value.text}"
+        link = {"title": "Open this workload", "url": address, "targetBlank": False}
+        overrides.append(
+            {
+                "matcher": {"id": "byName", "options": "workload"},
+                "properties": [{"id": "links", "value": [link]}],
+            }
+        )
     return {
         "id": number,
         "type": panel.kind,
@@ -1075,7 +1105,7 @@ def rendered(dashboard: Dashboard) -> dict[str, Any]:
         "refresh": dashboard.refresh,
         "time": {"from": dashboard.since, "to": dashboard.until},
         "links": [common | others, {**common, **runbooks, "tags": []}],
-        "annotations": {"list": []},
+        "annotations": {"list": [_EVENTS] if dashboard.variables else []},
         "templating": {
             "list": [
                 _source("prometheus", "Prometheus", "prometheus"),

@@ -45,7 +45,10 @@ TABLES = re.compile(r"\b(?:FROM|JOIN) ([a-z_]+)\b(?!\()")
 
 def queries() -> Iterator[tuple[str, dict[str, Any]]]:
     for path in sorted((FOLDER / "dashboards").glob("*.json")):
-        for panel in json.loads(path.read_text())["panels"]:
+        read = json.loads(path.read_text())
+        for annotation in read["annotations"]["list"]:
+            yield f"{path.stem}: {annotation['name']}", annotation["target"]
+        for panel in read["panels"]:
             for target in panel.get("targets", ()):
                 if "rawSql" in target:
                     yield f"{path.stem}: {panel['title']}", target
@@ -165,6 +168,8 @@ async def test_the_role_reads_what_every_panel_asks_for_and_nothing_else(
             cursor = connection.execute(expanded(target["rawSql"], now - 2 * HOUR, now + 2 * HOUR).encode())
             columns = [column.name for column in cursor.description or ()]
             empty += [] if cursor.fetchall() else [title]
+            if target["refId"] == "Events":
+                assert ["time", "timeend", "text", "tags"] == columns, title
             if target["format"] == "time_series":
                 assert ["time", "metric", "value"] == columns, title
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
