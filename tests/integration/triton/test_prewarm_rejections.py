@@ -19,7 +19,7 @@ from controller.actuators.local_engines import EngineRefusedError, LocalEngines
 from controller.actuators.local_process import LocalProcessActuator, OrderError
 from controller.adapters.clock import SystemClock
 from controller.core.engines import ENGINE_FAULTS
-from controller.core.types import CapacityProfile, Replica, Slo, Stage, Workload
+from controller.core.types import AlarmKind, CapacityProfile, Replica, Slo, Stage, Workload
 from engines.catalog import Catalog, Engine
 from engines.compatibility import Rejection
 from engines.datasets import Dataset
@@ -28,6 +28,7 @@ from engines.signing import sign
 from engines.types import RuntimeKind
 from tests.integration.engines.workshop import NOW, PASSED, Workshop
 from tests.integration.triton.test_local_process import Started, all_warm, until
+from tests.unit.loop.conftest import Fleet, Process
 
 pytestmark = pytest.mark.triton
 PROFILE = CapacityProfile(engine="cnn", gpu_type="cpu", qps_max=200.0)
@@ -172,6 +173,45 @@ async def test_a_damaged_file_is_refused_before_anything_starts(
     assert path.name in await refusal(actuator, ordered(), reason)
     assert [] == started_processes()
     assert [] == list((workshop.folder / "triton/engines").rglob("*.onnx"))
+
+
+async def test_the_refusal_reaches_the_operator_and_goes_when_the_engine_is_whole_again(
+    workshop: Workshop, tmp_path: Path
+) -> None:
+    """Through the control loop: the decision's outcome and an alarm, until the order is accepted."""
+    _, path = promoted(workshop)
+    content = path.read_bytes()
+    truncate(path)
+    fleet = Fleet()
+    actuator = LocalProcessActuator(
+        tmp_path / "triton", fleet.clock, drain_s=5, catalog=str(tmp_path / "catalog")
+    )
+    fleet.actuator = actuator  # type: ignore[assignment]  # a real one instead of the fake
+    async with fleet.store.unit_of_work() as uow:
+        await uow.workloads.create(ordered())
+        await uow.commit()
+    leader = Process(fleet, "a")
+
+    await leader.turn()
+    await fleet.clock.advance(5.0)
+    await leader.turn()
+
+    async with fleet.store.unit_of_work() as uow:
+        ((_, outcome), *_), _ = await uow.decisions.list(workload="shop")
+    assert outcome is not None
+    assert not outcome.applied
+    assert outcome.detail.startswith("workload shop: TRUNCATED: ")
+    (alarm,) = [a for a in leader.control.states["shop"].alarms if a.kind is AlarmKind.WRONG_ENGINE]
+    assert alarm.sentence.startswith("shop: TRUNCATED: ")
+    assert Rejection.TRUNCATED.remedy in alarm.sentence
+
+    path.write_bytes(content)
+    await leader.turn()
+    await until(actuator, all_warm(1))
+    await leader.turn()
+    await actuator.close()
+
+    assert AlarmKind.WRONG_ENGINE not in {a.kind for a in leader.control.states["shop"].alarms}
 
 
 async def test_what_the_record_tells_is_refused_from_the_record_alone(
