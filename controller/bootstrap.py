@@ -410,7 +410,7 @@ async def _open_console(
     host = check_bind(bind, security, name="console_bind")
     credentials = _own_credentials(settings)
     if credentials is None:
-        log.warning("no console: the API asks for client certificates; `forecrest console --cert` has one")
+        log.warning("no console: the API asks for client certificates; run `forecrest --cert … console`")
         return None
     api_host = settings.bind.rpartition(":")[0]
     target = f"{'127.0.0.1' if api_host in {'0.0.0.0', '[::]'} else api_host}:{api_port}"  # noqa: S104 -- compared, not bound

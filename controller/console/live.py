@@ -9,7 +9,7 @@ the pages; callers with different rights have feeds of their own.
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -229,6 +229,10 @@ async def gathered(*calls: Awaitable[Any], limit: int = 8) -> list[Any]:
     finally:
         for task in tasks:
             task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for call in calls:
+            if isinstance(call, Coroutine):
+                call.close()  # those whose turn never came
 
 
 def instant(message: Message, name: str) -> datetime | None:
@@ -290,9 +294,10 @@ class Live:
                         continue
                     sent[name] = state
                     if topic.refusal is not None:
+                        # Whoever may not read has no use for a stream, and takes a place.
                         await response.write(self._message("refused", {"topic": name}))
-                    else:
-                        await response.write(self._message("topic", _said(name, reading)))
+                        return
+                    await response.write(self._message("topic", _said(name, reading)))
                 wake = asyncio.create_task(woken.wait())
                 await asyncio.wait({wake, ending}, timeout=HEARTBEAT_S, return_when=asyncio.FIRST_COMPLETED)
                 wake.cancel()

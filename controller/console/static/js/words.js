@@ -32,7 +32,7 @@ const STYLES = {
   short: { hour: "2-digit", minute: "2-digit", hourCycle: "h23" },
   day: { month: "short", day: "numeric" },
   dayhour: { day: "numeric", month: "short", hour: "2-digit", hourCycle: "h23" },
-  full: { dateStyle: "medium", timeStyle: "medium" },
+  full: { dateStyle: "medium", timeStyle: "medium", hourCycle: "h23" },
 };
 const formats = {};
 
