@@ -30,6 +30,8 @@ from controller.client import pages
 if TYPE_CHECKING:
     from controller.notify.config import Sink
 
+SHOWN = {"name", "format", "severity", "namespaces", "kinds"}
+
 app = typer.Typer(no_args_is_help=True, help="What was told to whom, and whether a sinks file works.")
 
 
@@ -112,26 +114,23 @@ def check(
     except SinksError as error:
         raise CliError(str(error), EXIT_USAGE) from None
     answers = run(_tried(sinks)) if send else ["" for _ in sinks]
-    rows = [
-        {
-            "sink": sink.name,
-            "format": sink.format,
-            "severity": sink.severity.value,
-            "namespaces": list(sink.namespaces),
-            "kinds": list(sink.kinds),
-            "result": (answer or "delivered") if send else None,
-        }
-        for sink, answer in zip(sinks, answers, strict=True)
-    ]
     if as_json:
-        print_json(rows)
+        print_json(
+            [
+                {
+                    **sink.model_dump(mode="json", include=SHOWN),
+                    "result": (answer or "delivered") if send else None,
+                }
+                for sink, answer in zip(sinks, answers, strict=True)
+            ]
+        )
     else:
         shown = table("sink", "format", "from", "namespaces", "kinds", *(["result"] if send else []))
-        for row in rows:
-            cells = [row["sink"], row["format"], row["severity"]]
-            cells += [", ".join(row[key] or ["all"]) for key in ("namespaces", "kinds")]  # type: ignore[arg-type]
-            cells += [row["result"]] if send else []
-            shown.add_row(*(str(cell).replace("[", r"\[") for cell in cells))
+        for sink, answer in zip(sinks, answers, strict=True):
+            cells = [sink.name, sink.format, sink.severity.value]
+            cells += [", ".join(chosen or ("all",)) for chosen in (sink.namespaces, sink.kinds)]
+            cells += [answer or "delivered"] if send else []
+            shown.add_row(*(cell.replace("[", r"\[") for cell in cells))
         out().print(shown)
     if any(answers):
         raise typer.Exit(1)

@@ -206,7 +206,8 @@ def _print_once(fleet: Fleet, ahead: timedelta, sort: Sort, *, as_json: bool) ->
     console.print(picture(fleet, rows, now, height=len(rows) + 20, width=console.width, sort=sort))
 
 
-async def _look(reader: Reader) -> None:
+async def look(reader: Reader) -> None:
+    """Read what is due, or take down that nobody answered; raise AioRpcError for what will not pass."""
     try:
         await reader.read()
         await reader.read_forecasts()
@@ -216,7 +217,7 @@ async def _look(reader: Reader) -> None:
 
 async def _stream(reader: Reader, interval: float, ahead: timedelta, sort: Sort) -> None:
     while True:
-        await _look(reader)
+        await look(reader)
         print_json_line(_snapshot(reader.fleet, ahead, sort))
         await clock.sleep(interval)
 
@@ -224,7 +225,7 @@ async def _stream(reader: Reader, interval: float, ahead: timedelta, sort: Sort)
 async def _draw(reader: Reader, interval: float, ahead: timedelta, sort: Sort) -> None:
     async def keep_looking() -> None:
         while True:
-            await _look(reader)
+            await look(reader)
             await clock.sleep(interval)
 
     console = Console(highlight=False)  # as wide as the terminal, unlike what is printed

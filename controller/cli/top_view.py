@@ -270,7 +270,8 @@ def _table(names: Sequence[str], width: int) -> Table:
     left = max(12, width - sum(w + 1 for _, w, _ in COLUMNS))
     longest = max([len("workload"), *map(len, names)])
     made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
-    for name, size, justify in (("workload", min(longest, left), "left"), *COLUMNS):
+    made.add_column("workload", width=min(longest, left), no_wrap=True, overflow="ellipsis")
+    for name, size, justify in COLUMNS:
         made.add_column(name, width=size, justify=justify, no_wrap=True, overflow="ellipsis")
     return made
 

@@ -8,7 +8,7 @@ import pty
 import signal
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import pytest
@@ -19,7 +19,7 @@ from controller.adapters.clock import SystemClock
 from controller.adapters.fakes import FakeSignalCache, FakeStore
 from controller.api.server import ApiDependencies, RunningServer, serve
 from controller.cli.common import EXIT_INTERRUPTED
-from controller.cli.top import Reader, _look
+from controller.cli.top import Reader, look
 from controller.cli.top_view import DEMAND_AGE_MAX, STATUS_AGE_MAX, Fleet, Sort, countdown, picture, short
 from controller.client import Client
 from controller.core.resources import ForecastRun
@@ -194,18 +194,18 @@ async def test_what_is_past_its_age_is_unknown_and_said_to_be_old(world: World) 
 async def test_a_lost_api_is_said_since_when_and_gone_when_it_is_back(world: World) -> None:
     async with Client(world.server.target) as client:
         reader = Reader(client, "")
-        await _look(reader)
+        await look(reader)
         before = drawn(reader.fleet)
         await world.stop()
-        await _look(reader)
+        await look(reader)
         lost = reader.fleet.lost_since_at
         during = drawn(reader.fleet)
-        await _look(reader)
+        await look(reader)
         assert lost is not None
         assert lost == reader.fleet.lost_since_at
         await world.start()
         while reader.fleet.lost_since_at is not None:
-            await _look(reader)
+            await look(reader)
         after = drawn(reader.fleet)
 
     assert "NO ANSWER" not in before + after
@@ -216,7 +216,7 @@ async def test_a_lost_api_is_said_since_when_and_gone_when_it_is_back(world: Wor
 async def test_without_any_answer_nothing_is_claimed() -> None:
     async with Client("127.0.0.1:1") as client:
         reader = Reader(client, "")
-        await _look(reader)
+        await look(reader)
 
     text = drawn(reader.fleet)
     assert "Nothing is known yet" in text
@@ -228,10 +228,10 @@ async def test_three_hundred_workloads_take_two_calls_a_look(world: World) -> No
         fill(world.store, f"w{number:03}")
     async with Client(world.server.target) as client:
         reader = Reader(client, "")
-        await _look(reader)
+        await look(reader)
         first = reader.call_count
         for _ in range(5):
-            await _look(reader)
+            await look(reader)
 
     assert 302 == len(reader.fleet.rows(NOW, DAY, Sort.NAME))
     # Statuses, decisions, and four calls for the forecasts of 302; then the first two alone.
@@ -241,18 +241,14 @@ async def test_three_hundred_workloads_take_two_calls_a_look(world: World) -> No
 async def test_a_new_decision_is_seen_without_asking_for_the_old_ones(world: World) -> None:
     async with Client(world.server.target) as client:
         reader = Reader(client, "")
-        await _look(reader)
+        await look(reader)
         old = world.store.tables.decisions["search-1"]
-        changed = Decision(**{**_fields(old), "id": "search-2", "at": NOW, "binding": Source.PANIC})
+        changed = replace(old, id="search-2", at=NOW, binding=Source.PANIC)
         world.store.tables.decisions["search-2"] = changed
-        await _look(reader)
+        await look(reader)
 
     (row,) = [r for r in reader.fleet.rows(NOW, DAY, Sort.NAME) if r.workload == "search"]
     assert "PANIC" == row.binding
-
-
-def _fields(decision: Decision) -> dict[str, object]:
-    return {name: getattr(decision, name) for name in Decision.__dataclass_fields__}
 
 
 async def test_many_rows_leave_room_for_what_must_be_said(world: World) -> None:
