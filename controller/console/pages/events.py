@@ -367,11 +367,12 @@ async def show_report(request: web.Request) -> web.StreamResponse:
     except grpc.aio.AioRpcError as error:
         if explain(error).reason != "EVENT_NOT_STARTED":
             raise
-        return render(request, "events_report.html", event=row, report=None, charts={})
+        return render(request, "events_report.html", event=row, report=None, charts={}, others=())
     report = view.report_view(found)
     zone = view.zone_or(event.time_zone)
     charts = {one.workload: await _report_chart(client, report, one, zone, now) for one in report.rows}
-    return render(request, "events_report.html", event=row, report=report, charts=charts)
+    others = view.past_occurrences(event, now)
+    return render(request, "events_report.html", event=row, report=report, charts=charts, others=others)
 
 
 async def _report_chart(

@@ -27,6 +27,9 @@ OCCURRENCES_MAX = 400
 WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 OPEN_STATES = frozenset({"scheduled", "prewarming", "active"})
 CATEGORIES = ("promotion", "livestream", "class", "launch", "match")
+# Occurrences offered for a report, and how far back they are looked for: as long as minutes are worth comparing.
+REPORTED_MAX = 12
+_REPORTED_BACK = timedelta(days=370)
 _DEFAULT_LENGTH = timedelta(hours=2)
 
 
@@ -160,6 +163,14 @@ def occurrences(event: event_pb2.Event, start_at: datetime, end_at: datetime) ->
     merged = (start for start, _ in itertools.groupby(heapq.merge(fixed, ruled)))
     shown = (s for s in merged if s not in skipped and s < end_at and s + length > start_at)
     yield from itertools.islice(shown, OCCURRENCES_MAX)
+
+
+def past_occurrences(event: event_pb2.Event, now: datetime) -> tuple[tuple[str, datetime], ...]:
+    """Return (id, start) of the newest occurrences that have started, newest first; none of an event that is once."""
+    if not event.rrule and not event.rdate_times:
+        return ()
+    starts = [at for at in occurrences(event, now - _REPORTED_BACK, now) if at <= now][-REPORTED_MAX:]
+    return tuple((f"{short(event.name)}@{at:%Y%m%dT%H%M%SZ}", at) for at in reversed(starts))
 
 
 def _repeated(

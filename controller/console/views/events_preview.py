@@ -137,12 +137,15 @@ class Preview:
 
     @property
     def verdict(self) -> str:
-        """One word for the whole: short, unknown, late or ready."""
+        """One word for the whole: unknown, short, late, warned or ready."""
         if any(not w.sized for w in self.workloads):
             return "unknown"
         if self.unmet:
             return "short"
-        return "late" if any(w.late for w in self.workloads) else "ready"
+        if any(w.late for w in self.workloads):
+            return "late"
+        # Registration looks at later occurrences too: what it warns of is not ready, whatever the next one is.
+        return "warned" if self.warnings else "ready"
 
 
 def preview_view(response: event_service_pb2.PreviewEventResponse, now: datetime, zone: tzinfo) -> Preview:

@@ -255,6 +255,20 @@ async def test_events_leave_as_a_calendar_file(world: World) -> None:
     assert "SUMMARY:Midnight sale" in await world.get("/events/export.ics")
 
 
+async def test_a_report_says_what_is_unknown_and_leads_to_earlier_occurrences(world: World) -> None:
+    start = SystemClock().now().replace(minute=0, second=0, microsecond=0) - timedelta(days=3, hours=4)
+    past = {"start": f"{start:%Y-%m-%dT%H:%M}", "end": f"{start + timedelta(hours=2):%Y-%m-%dT%H:%M}"}
+    status, _, _ = await world.post("/events/new", **sale(world, **past, time_zone="UTC", repeat="daily"))
+    assert 303 == status
+    text = await world.get("/events/midnight-sale/report")
+    assert "unknown" in text
+    offered = re.findall(r'<option value="(midnight-sale@\w+)"', text)
+    assert 4 == len(offered)
+    assert f"{start:%Y-%m-%d %H:%M}" in await world.get(
+        f"/events/midnight-sale/report?occurrence={offered[-1]}"
+    )
+
+
 async def test_event_night_shows_every_replica_on_its_rung(world: World) -> None:
     event = await registered(world)
     start_at = event.start_time.ToDatetime(SystemClock().now().tzinfo)

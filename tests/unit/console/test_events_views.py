@@ -361,3 +361,21 @@ def test_every_drawing_stays_inside_its_frame(qps: list[float], replicas: int, m
         places = [float(n) for n in re.findall(r"[-\d.]+", panel.line + panel.band + panel.other)]
         assert all(0 <= place <= 100 for place in places)
         assert panel.ticks[-1].value >= max(qps if panel is chart.demand else [replicas])
+
+
+def test_what_registration_warns_of_is_not_called_ready() -> None:
+    later = an_event(warnings=[event_pb2.EventWarning(sentence="next week the quota is short")])
+    fine = a_preview()
+    fine.unmet_replicas = 0
+    one = event_service_pb2.PreviewEventResponse(event=later, workloads=[fine])
+    assert "warned" == events_preview.preview_view(one, NOW, UTC).verdict
+    one.event.ClearField("warnings")
+    assert "ready" == events_preview.preview_view(one, NOW, UTC).verdict
+
+
+def test_a_report_offers_the_newest_occurrences_that_have_started() -> None:
+    event = an_event("2026-11-01T00:00", rrule="FREQ=DAILY")
+    offered = events.past_occurrences(event, NOW)
+    assert ("midnight-sale@20261109T160000Z", datetime(2026, 11, 9, 16, 0, tzinfo=UTC)) == offered[0]
+    assert 10 == len(offered)
+    assert () == events.past_occurrences(an_event(), NOW)
