@@ -12,7 +12,7 @@ import logging
 import os
 import platform
 import secrets
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -58,7 +58,7 @@ from controller.loop.forecasting import Forecasting
 from controller.loop.leader import Leadership
 from controller.loop.observe import Observer
 from controller.loop.runner import Runner
-from controller.notify.config import read_sinks
+from controller.notify.config import Sink, read_sinks
 from controller.notify.notifier import Notifier
 from controller.notify.webhook import WebhookSink
 from controller.ports import LEADER_LEASE, Actuator, Clock, DemandMeterPort, SignalCache, Store
@@ -128,7 +128,8 @@ async def open_runtime(
         BindError: the API's address is not free, or beyond loopback and not protected.
     """
     clock = clock or SystemClock()
-    # First: wrong security settings must not start servers.
+    # First: wrong settings must not start servers.
+    sinks = () if settings.notifications_file is None else read_sinks(settings.notifications_file)
     security = Security(security_files(settings))
     check_bind(settings.bind, security)
     async with AsyncExitStack() as stack:
@@ -139,7 +140,7 @@ async def open_runtime(
         )
         stack.push_async_callback(store.close)
         await store.check_revision()
-        notifier = _notifier(settings, store, clock, stack)
+        notifier = _notifier(sinks, store, clock, stack)
         leases = PostgresLeaseStore(database_url)
         stack.push_async_callback(leases.close)
         cache = RedisSignalCache(redis_url, clock=clock)
@@ -223,11 +224,10 @@ async def open_runtime(
         yield runtime
 
 
-def _notifier(settings: Settings, store: Store, clock: Clock, stack: AsyncExitStack) -> Notifier | None:
-    """Who tells of prewarms and alarms, closed with the stack; None without a file that names whom. Raises SinksError."""
-    if settings.notifications_file is None:
+def _notifier(sinks: Sequence[Sink], store: Store, clock: Clock, stack: AsyncExitStack) -> Notifier | None:
+    """Who tells of prewarms and alarms, closed with the stack; None without anybody to tell."""
+    if not sinks:
         return None
-    sinks = read_sinks(settings.notifications_file)
     notifier = Notifier(store, sinks, {sink.name: WebhookSink(sink, clock) for sink in sinks}, clock)
     stack.push_async_callback(notifier.close)
     return notifier

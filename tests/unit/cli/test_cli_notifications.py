@@ -15,6 +15,7 @@ from aiohttp import web
 from controller.adapters.clock import SystemClock
 from controller.adapters.fakes import FakeSignalCache, FakeStore
 from controller.api.server import ApiDependencies, RunningServer, serve
+from controller.cli.app import run_command
 from controller.core.types import AlarmKind, CapacityProfile, Workload
 from controller.notify.types import Delivery, DeliveryState, Kind, Notification, Severity
 
@@ -126,3 +127,13 @@ async def test_a_wrong_sinks_file_says_what_is_wrong(tmp_path: Path) -> None:
     code, _, said = await forecrest("check", str(path))
 
     assert (2, True) == (code, "use https" in said)
+
+
+def test_a_controller_with_a_wrong_sinks_file_starts_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORECREST_NOTIFICATIONS_FILE", str(tmp_path / "none.yaml"))
+
+    assert 1 == run_command(["up", "--data-dir", str(tmp_path / "data"), "--bind", "127.0.0.1:0"])
+    assert "none.yaml: No such file" in capsys.readouterr().err
+    assert not (tmp_path / "data").exists()
