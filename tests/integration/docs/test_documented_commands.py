@@ -189,6 +189,14 @@ def fences(path: Path) -> Iterator[tuple[str, str]]:
         yield language, text
 
 
+def test_an_excuse_that_names_a_test_names_one_there_is() -> None:
+    excuses = [block.excuse for path in pages() for block in blocks(path) if block.excuse]
+    named = {name for excuse in excuses for name in re.findall(r"tests/[\w/]+\.py", excuse)}
+
+    assert 5 <= len(excuses)
+    assert [] == [name for name in sorted(named) if not (ROOT / name).is_file()]
+
+
 @pytest.mark.parametrize("path", pages(), ids=lambda path: path.name)
 def test_every_command_is_run_somewhere_or_says_why_not(path: Path) -> None:
     shells = [block for block in blocks(path) if block.language in SHELLS]
