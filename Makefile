@@ -71,6 +71,11 @@ nightly: install ## Break 20 000 seeded worlds around the core; takes about half
 .PHONY: proto
 proto: install ## Generate code from proto/
 	@$(BIN)/python proto/generate.py
+	@$(BIN)/python docs/generate_api.py
+
+.PHONY: docs
+docs: install ## Build the documentation site into site/
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 .PHONY: format
 format: install ## Format and fix what can be fixed
@@ -90,7 +95,7 @@ lock: install ## Resolve requirements/*.txt anew from pyproject.toml
 
 .PHONY: clean
 clean: ## Remove environments, caches and local data
-	rm -rf $(VENV) .forecrest forecrest-report .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
+	rm -rf $(VENV) .forecrest forecrest-report .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist site
 
 .PHONY: help
 help: ## Show this help
