@@ -189,7 +189,7 @@ async def measure(browser: Browser, url: str) -> dict[str, Any]:
     filters, sorts, turns = [], [], []
     for index in range(ROUNDS):
         typed = 'const q = document.getElementById("q"); q.value = "%s"; q.dispatchEvent(new Event("input"))'
-        filters += await acted(page, "#fleet", typed % f"w{index}", typed % "")
+        filters += await acted(page, "#fleet", typed % f"w{index % 3}", typed % "")
         sorts += await acted(page, "#fleet", 'document.getElementById("sort-demand").click()')
         turns += await acted(page, "#fleet", 'document.getElementById("page-on").click()')
     await page.goto(f"{url}/workloads/{name_of(0)}?range=month")
