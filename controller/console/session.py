@@ -17,7 +17,7 @@ from google.protobuf import duration_pb2
 
 from controller.client import Client, explain
 from controller.console.live import READ_TIMEOUT_S, Feed
-from controller.credentials import TOKEN_BYTES_MAX, Credentials
+from controller.credentials import TOKEN_BYTES_MAX, Credentials, CredentialsError
 from controller.ports import Clock
 
 COOKIE = "forecrest_session"
@@ -99,7 +99,11 @@ class Sessions:
         digest = hashlib.sha256(token.encode()).digest()
         feed = self._feeds.get(digest)
         if feed is None:
-            client = Client(self._target, credentials=replace(self._credentials, token=token))
+            try:
+                client = Client(self._target, credentials=replace(self._credentials, token=token))
+            except CredentialsError as error:
+                # In plain text beyond this machine a token is never sent.
+                raise LoginError("login.insecure") from error
             feed = Feed(client, self._clock)
         try:
             may = await may_do(feed.client)
