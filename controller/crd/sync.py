@@ -27,8 +27,8 @@ from controller.api.calls import ApiDependencies
 from controller.api.events import EventServicer
 from controller.api.feed import Feed
 from controller.api.workloads import WorkloadServicer
-from controller.core.resources import EventState, TrafficEvent
-from controller.core.types import Contract, Workload
+from controller.core.resources import EventState, Page, TrafficEvent
+from controller.core.types import Contract, Decision, Workload
 from controller.crd.status import Facts, Synced, event_status, pascal, settled, workload_status
 from controller.crd.wire import MARK, event_message, in_spec, sentence_of, workload_message
 from controller.loop.control import read_workloads
@@ -108,6 +108,7 @@ class Synchroniser:
         self._started = False
         self._turned: frozenset[tuple[str, int, bool]] = frozenset()  # what the last turn was about
         self._carried: dict[str, _Carried] = {}  # by the object's uid
+        self._stored: dict[str, Decision] = {}  # of workloads that this leader has not decided on yet
         self._writes = 0
         self.failure_count = 0
 
@@ -118,6 +119,8 @@ class Synchroniser:
             self._change.clear()
             if self._leads():
                 self._start()
+            else:
+                self._stored.clear()
             # What we write to an object ourselves comes back as a change, too, and is none.
             asked = frozenset(_asked(item) for r in self._reflectors for item in r.objects.values())
             if self._leads() and (asked != self._turned or pace.monotonic() >= due_s):
@@ -237,8 +240,20 @@ class Synchroniser:
         facts = Facts()
         if mine:
             facts = replace(self._facts(name), contracts=world.contracts.get(name, ()))
+            if facts.decision is None:
+                facts = replace(facts, decision=await self._stored_decision(name))
         status_synced = replace(synced, resource=resource if mine else None)
         return workload_status(status_synced, facts, metadata["generation"], world.now)
+
+    async def _stored_decision(self, name: str) -> Decision | None:
+        """The newest in the ledger: what a new leader has not decided anew stands as its predecessor decided it."""
+        if name not in self._stored:
+            async with self._deps.store.unit_of_work() as uow:
+                found, _ = await uow.decisions.list(workload=name, page=Page(1))
+            if not found:
+                return None
+            self._stored[name] = found[0][0]
+        return self._stored[name]
 
     async def _carry_workload(self, item: Object, name: str, owner: str, stored: Workload | None) -> Workload:
         metadata = item["metadata"]

@@ -35,12 +35,12 @@ async def kinds(admin: KubeApi) -> None:
         await install(admin, yaml.safe_load((DEPLOY / f"helm/forecrest/crd/{name}.yaml").read_text()))
 
 
-@pytest_asyncio.fixture(loop_scope="module")
-async def client(
+@pytest.fixture
+def settings(
     plane: ControlPlane, tmp_path: Path, database_url: str, redis_url: str, kinds: None, namespace: str
-) -> AsyncIterator[Client]:
-    """A controller that carries custom resources of one namespace, and a client of it."""
-    settings = Settings(
+) -> Settings:
+    """Of a controller that carries custom resources of one namespace."""
+    return Settings(
         data_dir=tmp_path / "data",
         database_url=database_url,  # type: ignore[arg-type]  # pydantic makes secrets of them
         redis_url=redis_url,  # type: ignore[arg-type]
@@ -53,6 +53,11 @@ async def client(
         tick_period_s=1,
         scrape_period_s=1,
     )
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def client(settings: Settings) -> AsyncIterator[Client]:
+    """A client of a controller that runs."""
     async with open_runtime(settings) as runtime, Client(runtime.api.target) as made:
         yield made
 
@@ -280,3 +285,20 @@ async def test_what_the_api_refuses_is_a_condition_that_names_the_field(
         await until_gone(admin, path)
 
     assert f"there is no Deployment {namespace}/recommender" in message(unseen, "Ready")
+
+
+async def test_a_new_leader_goes_on_with_what_its_predecessor_said(
+    admin: KubeApi, settings: Settings, namespace: str
+) -> None:
+    path = await made(admin, namespace, a_workload())
+    async with open_runtime(settings):
+        before = await until(admin, path, "AbleToScale", "RecommendOnly")
+    await admin.patch(path, {"spec": {"maxReplicas": 7}})
+    # Its first turn comes before its first decision.
+    async with open_runtime(settings):
+        after = await until(admin, path, "Synced", "AsSpecified")
+        await admin.delete(path)
+        await until_gone(admin, path)
+
+    assert before["status"]["desiredReplicas"] == after["status"]["desiredReplicas"]
+    assert before["status"]["lastDecision"] == after["status"]["lastDecision"]
