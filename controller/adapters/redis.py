@@ -185,7 +185,7 @@ class RedisSignalCache:
             for place, payload in kept:
                 demand = self._read_demand(payload)
                 if demand is not None:
-                    found[names[place - 1]] = demand
+                    found[names[int(place) - 1]] = demand
         return found
 
     def _read_demand(self, payload: bytes | str) -> DemandObservation | None:
@@ -234,7 +234,7 @@ class RedisSignalCache:
             counts = [self._read_backlog(entry, now_ms) for entry in hashes[0]]
             live = [count for count in counts if count is not None]
             if live:
-                sums[workloads[place - 1]] = sum(live)
+                sums[workloads[int(place) - 1]] = sum(live)
         return sums
 
     def _read_backlog(self, entry: bytes, now_ms: int) -> float | None:
