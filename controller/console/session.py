@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 
 import grpc
 from forecrest.v1 import control_service_pb2
-from google.protobuf import duration_pb2
 
 from controller.client import Client, explain
 from controller.console.live import READ_TIMEOUT_S, Feed
@@ -26,8 +25,8 @@ IDLE_MAX_S = 12 * 3600.0
 AGE_MAX_S = 7 * 24 * 3600.0
 # What the audit log shows for the question whether somebody may operate.
 PROBE_ID = "console-asks-what-may-be-offered"
-PLAN, OPERATE = "plan", "operate"
-EVERYTHING = frozenset({PLAN, OPERATE})
+PLAN, OPERATE, OPERATE_ALL = "plan", "operate", "operate all"
+EVERYTHING = frozenset({PLAN, OPERATE, OPERATE_ALL})
 
 
 class LoginError(Exception):
@@ -138,12 +137,13 @@ class Sessions:
 
 async def may_do(client: Client) -> frozenset[str]:
     """Ask the API what its caller may do, without doing anything; raise LoginError."""
-    request = control_service_pb2.PauseRequest(reason="-", validate_only=True, request_id=PROBE_ID)
-    # Never valid, so nothing is validated further than the role: a fleet's pause takes no end.
-    request.ttl.CopyFrom(duration_pb2.Duration(seconds=1))
+    pause = control_service_pb2.PauseRequest(reason="-", validate_only=True, request_id=PROBE_ID)
+    # Of no workload, so nothing is looked at further than the role.
+    override = control_service_pb2.CreateOverrideRequest(validate_only=True, request_id=PROBE_ID)
     asked: dict[str, Awaitable[object]] = {
         PLAN: client.control.Simulate(control_service_pb2.SimulateRequest(), timeout=READ_TIMEOUT_S),
-        OPERATE: client.control.Pause(request, timeout=READ_TIMEOUT_S),
+        OPERATE: client.control.CreateOverride(override, timeout=READ_TIMEOUT_S),
+        OPERATE_ALL: client.control.Pause(pause, timeout=READ_TIMEOUT_S),
     }
     may: set[str] = set()
     for what, call in asked.items():

@@ -1,7 +1,8 @@
 """The fleet: one table of all workloads, read once for all viewers.
 
 Promises: a refresh costs a handful of calls for lists and a bounded number of calls for single workloads, the ones read
-longest ago first; so every workload is complete within a minute, whatever their number up to the limit.
+longest ago first; so replicas, demand and alarms are as old as the refresh, and curves at most a minute older, whatever
+the number of workloads up to the limit.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ from forecrest.v1 import (
 
 from controller.client import Client, pages
 from controller.console.context import query, render, viewer_of
-from controller.console.live import READ_TIMEOUT_S, Source, gathered, instant
+from controller.console.live import LOST, READ_TIMEOUT_S, Source, gathered, instant
 from controller.console.views import fleet as view
 
 NAV = ("fleet.title", "/")
@@ -59,12 +60,13 @@ class Fleet:
 async def load(client: Client, _: str, previous: Fleet | None, now: datetime) -> Fleet:
     """Read the lists, and of single workloads those that were read longest ago."""
     before = previous or Fleet()
-    workloads, decisions, events, pause = await gathered(
+    workloads, statuses, decisions, events, pause = await gathered(
         _listed(
             client.workloads.ListWorkloads,
             workload_service_pb2.ListWorkloadsRequest(page_size=1000),
             "workloads",
         ),
+        _statuses(client, before, now),
         _listed(client.control.ListDecisions, _in_force(now), "decisions"),
         _listed(
             client.events.ListEvents,
@@ -87,14 +89,16 @@ async def load(client: Client, _: str, previous: Fleet | None, now: datetime) ->
         decisions={one.workload: one for one in decisions[0]},
         bands=_kept(before.known.bands, present) | bands,
         past=_kept(before.known.past, present) | {one.name: one.past for one in details if one},
-        statuses=_kept(before.known.statuses, present) | {one.name: one.status for one in details if one},
+        statuses=statuses[0],
         events=events[0],
     )
     return Fleet(
         known=known,
         rows=view.rows_of(known, now),
         pause=pause,
-        stale_since=min((at for at in (workloads[1], decisions[1], events[1]) if at), default=None),
+        stale_since=min(
+            (at for at in (workloads[1], statuses[1], decisions[1], events[1]) if at), default=None
+        ),
         detailed_at=_kept(before.detailed_at, present) | dict.fromkeys(single, now),
         forecast_at=_kept(before.forecast_at, present) | dict.fromkeys(due, now),
     )
@@ -185,6 +189,24 @@ async def _listed(call: Any, request: Any, field_name: str) -> tuple[Sequence[An
     return items, min(stale, default=None)
 
 
+async def _statuses(
+    client: Client, before: Fleet, now: datetime
+) -> tuple[Mapping[str, control_service_pb2.ObservedStatus], datetime | None]:
+    """Return where workloads stand, and since when that is stale: without its database the API does not list it."""
+    request = control_service_pb2.ListStatusesRequest(page_size=1000)
+
+    async def listed(one: Any) -> Any:  # noqa: ANN401 -- any page
+        return await client.control.ListStatuses(one, timeout=READ_TIMEOUT_S)
+
+    try:
+        found = [one async for one in pages(listed, request, "statuses", WORKLOADS_MAX)]
+    except grpc.aio.AioRpcError as error:
+        if error.code() not in LOST:
+            raise
+        return before.known.statuses, before.stale_since or now
+    return {one.status.name.removesuffix("/status"): one for one in found}, None
+
+
 async def _bands(client: Client, names: Sequence[str], now: datetime) -> dict[str, view.Band]:
     if not names:
         return {}
@@ -198,19 +220,15 @@ async def _bands(client: Client, names: Sequence[str], now: datetime) -> dict[st
 class _Detail:
     name: str
     past: tuple[tuple[datetime, float | None], ...]
-    status: control_pb2.WorkloadStatus
 
 
 async def _detail(client: Client, name: str, now: datetime) -> _Detail | None:
-    """Read one workload's status and recent history; None if it was deleted meanwhile."""
+    """Read one workload's recent history; None if it was deleted meanwhile."""
     history = forecast_service_pb2.GetHistoryRequest(workload=name)
     history.step.FromTimedelta(timedelta(minutes=5))
     history.end_time.FromDatetime(now)
     history.start_time.FromDatetime(view.grid_start(now))
     try:
-        status = await client.control.GetStatus(
-            control_service_pb2.GetStatusRequest(name=f"{name}/status"), timeout=READ_TIMEOUT_S
-        )
         got = await client.forecasts.GetHistory(history, timeout=READ_TIMEOUT_S)
     except grpc.aio.AioRpcError as error:
         if error.code() is grpc.StatusCode.NOT_FOUND:
@@ -225,7 +243,7 @@ async def _detail(client: Client, name: str, now: datetime) -> _Detail | None:
         )
         for one in got.points
     )
-    return _Detail(name, points, status)
+    return _Detail(name, points)
 
 
 def _due(names: Sequence[str], read_at: Mapping[str, datetime], before: datetime, limit: int) -> list[str]:

@@ -4,11 +4,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from forecrest.v1 import control_pb2, event_pb2, forecast_pb2, workload_pb2
+from forecrest.v1 import control_pb2, control_service_pb2, event_pb2, forecast_pb2, workload_pb2
 
 # Demand that nobody told for this long is shown with its age.
 DEMAND_OLD = timedelta(minutes=6)
+# A count of warm replicas short of those asked for is shown with its age after this long: it may have grown since.
+WARM_OLD = timedelta(seconds=30)
+_OVER = frozenset({event_pb2.CONTRACT_STATE_COMPLETED, event_pb2.CONTRACT_STATE_FIZZLED})
 PAST, AHEAD, POINT = timedelta(hours=6), timedelta(hours=18), timedelta(minutes=15)
+MINUTE = timedelta(minutes=1)
 POINT_COUNT = (PAST + AHEAD) // POINT
 PAGE_SIZE = 50
 SORTS = ("attention", "name", "demand", "peak", "warm", "event")
@@ -80,6 +84,8 @@ class Row:
     demand_old: bool
     band: Band
     warm: int | None
+    warm_at: datetime | None
+    warm_old: bool
     desired: int | None
     sentence: str
     reason: str
@@ -141,8 +147,8 @@ class Known:
     past: Mapping[str, Sequence[tuple[datetime, float | None]]] = field(
         default_factory=dict[str, Sequence[tuple[datetime, float | None]]]
     )
-    statuses: Mapping[str, control_pb2.WorkloadStatus] = field(
-        default_factory=dict[str, control_pb2.WorkloadStatus]
+    statuses: Mapping[str, control_service_pb2.ObservedStatus] = field(
+        default_factory=dict[str, control_service_pb2.ObservedStatus]
     )
     events: Sequence[event_pb2.Event] = ()
 
@@ -195,7 +201,8 @@ def band_of(forecast: forecast_pb2.Forecast, start_at: datetime) -> Band:
 
 def rows_of(known: Known, now: datetime) -> tuple[Row, ...]:
     """Return a row per workload, in order of name."""
-    events = events_by_workload(known.events, known.statuses, now)
+    statuses = {name: one.status for name, one in known.statuses.items()}
+    events = events_by_workload(known.events, statuses, now)
     start_at = grid_start(now)
     return tuple(
         _row(workload, known, events.get(workload.name), start_at, now)
@@ -207,15 +214,22 @@ def _row(
     workload: workload_pb2.Workload, known: Known, event: NextEvent | None, start_at: datetime, now: datetime
 ) -> Row:
     name = workload.name
-    decision, status = known.decisions.get(name), known.statuses.get(name)
+    decision, observed = known.decisions.get(name), known.statuses.get(name)
+    status = observed.status if observed else None
     past = known.past.get(name, ())
     demand_qps, demand_at = demand_now(decision, past)
+    if observed is not None and observed.HasField("demand_qps"):
+        seen_at = observed.demand_time.ToDatetime(UTC)
+        # A bucket of history is a mean; what the loop saw is as it was. Old word does not beat newer history.
+        if demand_at is None or seen_at >= demand_at or now - seen_at < MINUTE:
+            demand_qps, demand_at = observed.demand_qps, seen_at
     conditions = conditions_of(decision)
     alarms = alarms_of(status)
     ahead = known.bands.get(name, Band())
     desired = decision.desired_replicas if decision else None
     if status is not None and status.HasField("desired_replicas"):
         desired = status.desired_replicas if decision is None else desired
+    warm, warm_at = warm_now(decision, status, now)
     row = Row(
         name=name.rpartition("/")[2],
         mode=workload_pb2.Mode.Name(workload.mode).removeprefix("MODE_"),
@@ -225,7 +239,9 @@ def _row(
         demand_at=demand_at,
         demand_old=demand_at is not None and now - demand_at > DEMAND_OLD,
         band=Band(resample(past, start_at), ahead.lower, ahead.median, ahead.upper, ahead.state),
-        warm=decision.warm_replicas if decision and decision.HasField("warm_replicas") else None,
+        warm=warm,
+        warm_at=warm_at,
+        warm_old=warm_is_old(warm, warm_at, desired, now),
         desired=desired,
         sentence=decision.sentence if decision else "",
         reason=control_pb2.DecisionReason.Name(decision.reason).removeprefix("DECISION_REASON_")
@@ -265,6 +281,50 @@ def demand_now(
         return None, None
     at, value = max(found)
     return value, at
+
+
+def contract_now(status: control_pb2.WorkloadStatus | None, now: datetime) -> event_pb2.Contract | None:
+    """Return the contract that is in force or comes next, if it counts replicas."""
+    ahead = [
+        one
+        for one in (status.contracts if status else ())
+        if one.state not in _OVER and one.end_time.ToDatetime(UTC) > now
+    ]
+    first = min(ahead, key=lambda one: one.start_time.ToDatetime(UTC), default=None)
+    return first if first is not None and first.ordered_count else None
+
+
+def warm_now(
+    decision: control_pb2.Decision | None, status: control_pb2.WorkloadStatus | None, now: datetime
+) -> tuple[int | None, datetime | None]:
+    """Return how many replicas are warm, and of when that is.
+
+    A contract counts them at every tick. A decision does only when it is recorded: on a change, or every five minutes.
+    """
+    contract = contract_now(status, now)
+    if status is not None and contract is not None and status.HasField("last_time"):
+        return contract.verified_count, status.last_time.ToDatetime(UTC)
+    if decision is None or not decision.HasField("warm_replicas"):
+        return None, None
+    return decision.warm_replicas, decision.decide_time.ToDatetime(UTC)
+
+
+def starting_now(
+    decision: control_pb2.Decision | None, status: control_pb2.WorkloadStatus | None, now: datetime
+) -> int | None:
+    """Return how many replicas are on their way, counted where ``warm_now`` counts."""
+    contract = contract_now(status, now)
+    if contract is not None:
+        return contract.ordered_count - contract.verified_count
+    known = decision is not None and decision.HasField("in_flight_replicas")
+    return decision.in_flight_replicas if decision is not None and known else None
+
+
+def warm_is_old(warm: int | None, at: datetime | None, desired: int | None, now: datetime) -> bool:
+    """Return whether a count may have grown since it was made."""
+    return (
+        warm is not None and at is not None and desired is not None and warm < desired and now - at > WARM_OLD
+    )
 
 
 def conditions_of(decision: control_pb2.Decision | None) -> tuple[tuple[str, str, bool, str], ...]:

@@ -22,7 +22,7 @@ from controller.console.session import COOKIE, PROBE_ID
 from controller.credentials import Credentials
 from tests.integration.console.browsing import browsing
 
-ROLES = ("operator:*", "viewer:*", "planner:*", "telemetry:*")
+ROLES = ("operator:*", "operator:shop", "viewer:*", "planner:*", "telemetry:*")
 
 
 class Guarded:
@@ -35,7 +35,10 @@ class Guarded:
 @pytest.fixture
 async def guarded(postgres_store: PostgresStore, redis_url: str, tmp_path: Path) -> AsyncIterator[Guarded]:
     clock = SystemClock()
-    made = {one: make_token(one.partition(":")[0], (Grant.parse(one),), clock.now(), None) for one in ROLES}
+    made = {
+        one: make_token(one.removesuffix(":*").replace(":", "-"), (Grant.parse(one),), clock.now(), None)
+        for one in ROLES
+    }
     save_tokens(tmp_path / "tokens.json", TokenFile(tokens=tuple(one.kept for one in made.values())))
     signals = RedisSignalCache(redis_url, clock=clock, prefix="console-login:")
     api = await serve_api(
@@ -110,6 +113,22 @@ async def test_what_a_role_may_not_do_is_not_offered(guarded: Guarded) -> None:
             noted = {(one.principal, one.request_id or "") for one in entries}
             await asyncio.sleep(0.05)
     assert expected == noted
+
+
+async def test_operators_of_one_namespace_are_offered_its_overrides_and_not_the_fleets_pause(
+    guarded: Guarded,
+) -> None:
+    offered = {}
+    for role in ("operator:*", "operator:shop", "viewer:*"):
+        async with browsing(guarded.url) as browser:
+            await browser.log_in(guarded.tokens[role])
+            _, text, _ = await browser.get("/overrides")
+            offered[role] = ("override-form" in text, "fleet-pause" in text)
+    assert {
+        "operator:*": (True, True),
+        "operator:shop": (True, False),
+        "viewer:*": (False, False),
+    } == offered
 
 
 async def test_what_the_api_refuses_is_said_in_words(guarded: Guarded) -> None:
