@@ -166,6 +166,8 @@ def preview_view(response: event_service_pb2.PreviewEventResponse, now: datetime
 
 def _workload(one: event_service_pb2.WorkloadPreview, now: datetime, zone: tzinfo) -> WorkloadPreview:
     prewarm_at = instant(one, "prewarm_start_time")
+    if prewarm_at is not None:  # as the clock shows it, so that clock and spans add up
+        prewarm_at = prewarm_at.replace(microsecond=0)
     start_at = one.start_time.ToDatetime(UTC)
     floor = next(iter(one.floors), None)
     sized = floor is not None and floor.HasField("demand_qps")

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from forecrest.v1 import control_pb2, event_pb2, forecast_pb2, workload_pb2
+from forecrest.v1 import control_pb2, control_service_pb2, event_pb2, forecast_pb2, workload_pb2
 
 from controller.console.views import fleet as view
 
@@ -37,6 +37,66 @@ def an_event(name: str, workload: str, start_at: datetime, length: timedelta = H
     made.start_time.FromDatetime(start_at)
     made.end_time.FromDatetime(start_at + length)
     return made
+
+
+def seen(
+    status: control_pb2.WorkloadStatus, demand_qps: float | None = None
+) -> control_service_pb2.ObservedStatus:
+    made = control_service_pb2.ObservedStatus(status=status, demand_qps=demand_qps)
+    if demand_qps is not None:
+        made.demand_time.FromDatetime(NOW - timedelta(seconds=5))
+    return made
+
+
+def a_status(
+    verified: int, state: event_pb2.ContractState.ValueType = event_pb2.CONTRACT_STATE_PREWARMING
+) -> Any:  # noqa: ANN401 -- a message
+    contract = event_pb2.Contract(
+        occurrence_id="sale", state=state, replicas=4, ordered_count=4, verified_count=verified
+    )
+    contract.start_time.FromDatetime(NOW + HOUR)
+    contract.end_time.FromDatetime(NOW + 2 * HOUR)
+    status = control_pb2.WorkloadStatus(contracts=[contract])
+    status.last_time.FromDatetime(NOW - timedelta(seconds=5))
+    return status
+
+
+def test_warm_replicas_are_those_that_the_contract_counts_now_not_those_of_the_last_record() -> None:
+    decision = a_decision("rec", NOW - 4 * MINUTE, warm_replicas=1, in_flight_replicas=3)
+    status = a_status(3)
+    (row,) = view.rows_of(
+        known("rec", decisions={"workloads/rec": decision}, statuses={"workloads/rec": seen(status)}), NOW
+    )
+    assert (3, NOW - timedelta(seconds=5), False) == (row.warm, row.warm_at, row.warm_old)
+    assert 1 == view.starting_now(decision, status, NOW)
+
+
+def test_a_count_short_of_what_is_asked_for_says_of_when_it_is() -> None:
+    fizzled = a_status(3, event_pb2.CONTRACT_STATE_FIZZLED)
+    for at, warm, old in ((4 * MINUTE, 1, True), (timedelta(seconds=9), 1, False), (4 * MINUTE, 4, False)):
+        decision = a_decision("rec", NOW - at, warm_replicas=warm, in_flight_replicas=2)
+        (row,) = view.rows_of(
+            known("rec", decisions={"workloads/rec": decision}, statuses={"workloads/rec": seen(fizzled)}),
+            NOW,
+        )
+        assert (warm, NOW - at, old) == (row.warm, row.warm_at, row.warm_old)
+        assert 2 == view.starting_now(decision, fizzled, NOW)
+    assert view.starting_now(None, None, NOW) is None
+
+
+def test_demand_is_what_the_loop_saw_before_any_mean_of_a_bucket() -> None:
+    decision, past = a_decision("rec", NOW - 4 * MINUTE), ((NOW, 5400.0),)
+    status = seen(control_pb2.WorkloadStatus(), demand_qps=0.0)
+    (row,) = view.rows_of(
+        known(
+            "rec",
+            decisions={"workloads/rec": decision},
+            statuses={"workloads/rec": status},
+            past={"workloads/rec": past},
+        ),
+        NOW,
+    )
+    assert (0.0, NOW - timedelta(seconds=5)) == (row.demand_qps, row.demand_at)
 
 
 def known(*names: str, **fields: Any) -> view.Known:  # noqa: ANN401 -- fields of Known
@@ -90,7 +150,10 @@ def test_an_alarm_makes_trouble_and_says_why() -> None:
     alarm = control_pb2.Alarm(kind=control_pb2.ALARM_KIND_QUOTA_SHORT, sentence="4 GPUs short")
     status = control_pb2.WorkloadStatus(alarms=[alarm])
     (row,) = view.rows_of(
-        known("rec", decisions={"workloads/rec": a_decision("rec")}, statuses={"workloads/rec": status}), NOW
+        known(
+            "rec", decisions={"workloads/rec": a_decision("rec")}, statuses={"workloads/rec": seen(status)}
+        ),
+        NOW,
     )
     assert (view.BAD, (("QUOTA_SHORT", view.BAD, "4 GPUs short"),)) == (row.level, row.alarms)
 
@@ -118,7 +181,7 @@ def test_a_recurring_event_is_told_by_its_contract() -> None:
         known(
             "rec",
             events=[event],
-            statuses={"workloads/rec": status},
+            statuses={"workloads/rec": seen(status)},
             decisions={"workloads/rec": a_decision("rec")},
         ),
         NOW,
