@@ -418,7 +418,9 @@ class _Forecasts:
     async def latest_bands(self, workloads: Sequence[str]) -> Mapping[str, ForecastBand]:
         found = {name: await self.latest(name) for name in workloads}
         return {
-            name: replace(pair[1], qps=packed(pair[1].qps)) for name, pair in found.items() if pair is not None
+            name: replace(pair[1], qps=packed(pair[1].qps))
+            for name, pair in found.items()
+            if pair is not None
         }
 
     async def put_said(self, workload: str, record: bytes) -> None:

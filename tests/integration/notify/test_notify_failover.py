@@ -104,9 +104,7 @@ async def received() -> AsyncIterator[tuple[str, list[dict[str, str]]]]:
 
 
 @pytest.fixture
-async def shared(
-    database_url: str, received: tuple[str, list[dict[str, str]]], tmp_path: Path
-) -> Shared:
+async def shared(database_url: str, received: tuple[str, list[dict[str, str]]], tmp_path: Path) -> Shared:
     (tmp_path / "secret").write_text("s3cret")
     described = {"name": "ops", "url": received[0], "secret_file": str(tmp_path / "secret")}
     made = Shared(database_url, Sink.model_validate(described))

@@ -35,6 +35,7 @@ def test_every_method_of_every_store_is_scoped() -> None:
         "states": scope._States,
         "warmups": scope._Warmups,
         "engines": scope._Engines,
+        "notifications": scope._Notifications,
     }
 
     assert set(parts) - {"records"} == set(kinds), "add the new store to controller/api/auth/scope.py"
