@@ -186,7 +186,7 @@ class Feed:
         found: list[Decided] = []
         token = ""
         async with self._deps.store.unit_of_work() as uow:
-            while len(found) <= MISSED_MAX:
+            for _ in range(PAGES_MAX):  # also of what the caller does not see
                 rows, token = await uow.decisions.list(
                     workload=workload,
                     start_at=after[0],
@@ -195,6 +195,8 @@ class Feed:
                 )
                 behind = [row for row in rows if _key(row) > after]
                 found += [row for row in behind if await self._sees(who, [row[0].workload])]
+                if len(found) > MISSED_MAX:
+                    break
                 if not token:
                     return found[::-1]
         message = f"more than {MISSED_MAX} decisions were made since; begin without a token and list them"

@@ -220,7 +220,8 @@ def merge(base: M, given: M, mask: FieldMask, output: frozenset[str], at: str) -
     """
     fields = given.DESCRIPTOR.fields_by_name
     fixed = output | {"name", "etag"}
-    paths = list(mask.paths) or [f.name for f, _ in given.ListFields() if f.name not in fixed]
+    # Each once: a repeated field would be added as often as it is named.
+    paths = list(dict.fromkeys(mask.paths)) or [f.name for f, _ in given.ListFields() if f.name not in fixed]
     if paths == ["*"]:
         paths = [name for name in fields if name not in fixed]
     for path in paths:

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import ClassVar
 
+# More than any request has that a person wrote, and far less than one of 4 MiB can hold.
+VIOLATIONS_MAX = 1000
+
 
 @dataclass(frozen=True, slots=True)
 class Violation:
@@ -105,8 +108,9 @@ class Findings:
         self.violations: list[Violation] = []
 
     def add(self, field: str, description: str) -> None:
-        """Record a violation of ``field``, a path below the prefix."""
-        self.violations.append(Violation(f"{self._prefix}{field}", description))
+        """Record a violation of ``field``, a path below the prefix; beyond VIOLATIONS_MAX they are dropped."""
+        if len(self.violations) < VIOLATIONS_MAX:
+            self.violations.append(Violation(f"{self._prefix}{field}", description))
 
     def require(self, ok: bool, field: str, description: str) -> bool:
         """Record a violation unless ``ok``; return ``ok``."""

@@ -34,8 +34,11 @@ VIOLATIONS_MAX = 50
 UID_LABEL = "ical-uid"
 X = "X-FORECREST-"
 _DAY = timedelta(days=1)
-_FOLD = re.compile(r"\r?\n[ \t]")
-_PREFIXED = re.compile(r'TZID([=:])"?(/[^";:\r\n]+)"?')
+# One attempt per run of line breaks, so that empty lines cost no more than their number.
+_FOLD = re.compile(r"(?<!\n)\n+[ \t]")
+_PREFIXED = re.compile(r'TZID([=:])"?(/[^";:\n]+)"?', re.IGNORECASE)
+# No IANA name has more parts; looking for longer ones would cost the square of a hostile name's length.
+_ZONE_PARTS_MAX = 3
 # Numbers a VEVENT may state, by property, with the field of the event.
 _NUMBERS: Mapping[str, str] = {
     "PEAK-QPS": "expected_peak_qps",
@@ -112,11 +115,18 @@ def _read(data: bytes) -> icalendar.Calendar:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InvalidError([Violation("calendar", f"must be UTF-8; byte {error.start} is not")]) from None
-    problem = _shape_problem(text)
+    text = text.replace("\r", "")
+    if (count := text.count("\n")) > LINES_MAX:
+        raise InvalidError(
+            [Violation("calendar", f"must have at most {LINES_MAX} lines; got {count}; split it")]
+        )
+    # Unfolded before anything is counted: what is counted is what the parser will see.
+    lines = _FOLD.sub("", text).split("\n")
+    problem = _shape_problem(lines)
     if problem:
         raise InvalidError([Violation("calendar", problem)])
     try:
-        calendar = icalendar.Calendar.from_ical(_PREFIXED.sub(_plain_zone, _FOLD.sub("", text)))
+        calendar = icalendar.Calendar.from_ical(_PREFIXED.sub(_plain_zone, "\n".join(_without_zones(lines))))
     except Exception as error:  # noqa: BLE001 -- the library raises what it meets; a bad file is never our failure
         raise InvalidError(
             [Violation("calendar", f"is no iCalendar file ({type(error).__name__}); export it again")]
@@ -131,18 +141,15 @@ def _plain_zone(found: re.Match[str]) -> str:
     return f"TZID{found[1]}{_zone_name(found[2]) or found[2].lstrip('/')}"
 
 
-def _shape_problem(text: str) -> str:
-    """What is wrong with the size and nesting of a file; a parser sees only what is bounded."""
-    lines = text.splitlines()
-    if len(lines) > LINES_MAX:
-        return f"must have at most {LINES_MAX} lines; got {len(lines)}; split it"
+def _shape_problem(lines: Sequence[str]) -> str:
+    """What is wrong with the nesting and the counts of a file's unfolded lines; a parser sees only what is bounded."""
     depth = deepest = components = events = 0
-    length = 0
     for line in lines:
-        length = length + len(line) - 1 if line[:1] in {" ", "\t"} else len(line)
-        if length > LINE_LENGTH_MAX:
+        if len(line) > LINE_LENGTH_MAX:
             return f"must not have lines longer than {LINE_LENGTH_MAX} characters, unfolded"
         head = line[:20].upper()
+        if head.startswith(("BEGIN;", "END;")):
+            return "must not give BEGIN or END parameters; export it again"
         if head.startswith("BEGIN:"):
             depth, components = depth + 1, components + 1
             deepest = max(deepest, depth)
@@ -154,6 +161,17 @@ def _shape_problem(text: str) -> str:
     if events > EVENTS_MAX or components > COMPONENTS_MAX:
         return f"must have at most {EVENTS_MAX} VEVENTs and {COMPONENTS_MAX} components; split it"
     return ""
+
+
+def _without_zones(lines: Sequence[str]) -> Iterator[str]:
+    """Leave VTIMEZONEs out: they count for nothing here, and the library would keep each one for as long as it runs."""
+    depth = 0
+    for line in lines:
+        head = line[:20].upper()
+        if depth or head.strip() == "BEGIN:VTIMEZONE":
+            depth += head.startswith("BEGIN:") - head.startswith("END:")
+        else:
+            yield line
 
 
 def _entry(index: int, uid: str, component: icalendar.Component, template: TrafficEvent, zone: str) -> Entry:
@@ -287,7 +305,12 @@ def _one(component: icalendar.Component, name: str) -> Any:  # noqa: ANN401 -- t
 def _zone_name(text: str) -> str:
     """The IANA zone that a TZID means, "" if none: also Windows names, and names behind a prefix with slashes."""
     parts = text.strip().strip("/").split("/")
-    candidates = [text, WINDOWS_TO_OLSON.get(text, ""), *("/".join(parts[i:]) for i in range(1, len(parts)))]
+    longest = max(1, len(parts) - _ZONE_PARTS_MAX)
+    candidates = [
+        text,
+        WINDOWS_TO_OLSON.get(text, ""),
+        *("/".join(parts[i:]) for i in range(longest, len(parts))),
+    ]
     return next((name for name in candidates if name and zone_of(name) is not None), "")
 
 

@@ -83,7 +83,7 @@ def sorted_page(
             value, name = json.loads(base64.urlsafe_b64decode(page.token))
             after = (value, str(name))
             ordered = [row for row in ordered if (key(row) < after if descending else key(row) > after)]
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise _no_token() from error
     found = ordered[: page.size]
     if len(ordered) <= page.size:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from controller.core.resources import JoinedBlocks, TrafficBlock, TrafficSample, join_blocks
 from controller.ports import SignalCache, Store, UnitOfWork
 from controller.usecases.errors import Findings, InvalidError, Violation
+from controller.usecases.names import ID
 from controller.usecases.workload_rules import DAY, MINUTE, SECOND
 
 SAMPLES_MAX = 10_000
@@ -205,7 +206,8 @@ async def _check_workloads(
     asked = set(names).difference(already)
     if not asked:
         return
-    known = {*already, *await uow.workloads.known(asked)}
+    # A store may not even take what is no id.
+    known = {*already, *await uow.workloads.known(list(filter(ID.fullmatch, asked)))}
     findings = Findings()
     for index, name in enumerate(names):
         if name not in known and len(findings.violations) < VIOLATIONS_MAX:

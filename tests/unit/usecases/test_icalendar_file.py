@@ -7,6 +7,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from icalendar.timezone import tzp
 
 from controller.core.resources import EventState, TrafficEvent
 from controller.usecases.errors import InvalidError
@@ -390,3 +391,27 @@ def test_any_properties_are_an_event_or_are_refused(lines: list[str]) -> None:
         parse_calendar(a_file(*lines), TEMPLATE, "UTC")
     except InvalidError as error:
         assert all(v.field.startswith("calendar") for v in error.violations)  # noqa: PT017 -- either is right
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "words"),
+    [
+        pytest.param("BEG\r\n IN:VEVENT", "EN\r\n D:VEVENT", "at most 500 VEVENTs", id="folded"),
+        pytest.param("BEG\r\n\r\n IN:VEVENT", "EN\n\n D:VEVENT", "at most 500", id="mixed"),
+        pytest.param("BEGIN;X=Y:VEVENT", "END;X=Y:VEVENT", "parameters", id="with parameters"),
+    ],
+)
+def test_no_way_of_writing_begin_gets_past_the_limits(begin: str, end: str, words: str) -> None:
+    event = f"{begin}\r\nUID:{{}}\r\nDTSTART:20270101T000000Z\r\nDTEND:20270101T010000Z\r\n{end}\r\n"
+    events = "".join(event.format(number) for number in range(501))
+    found = refused(f"BEGIN:VCALENDAR\r\nVERSION:2.0\r\n{events}END:VCALENDAR\r\n".encode())
+    assert words in found["calendar"]
+
+
+def test_zones_of_a_file_are_forgotten_once_it_is_read() -> None:
+    zone = (
+        *("BEGIN:VTIMEZONE", "TZID:Nowhere/Of-This-File", "BEGIN:STANDARD", "DTSTART:19700101T000000"),
+        *("TZOFFSETFROM:-1100", "TZOFFSETTO:-1100", "END:STANDARD", "END:VTIMEZONE"),
+    )
+    read("DTSTART:20270101T000000Z", "DTEND:20270101T010000Z", head=zone)
+    assert tzp.timezone("Nowhere/Of-This-File") is None
