@@ -181,7 +181,9 @@ def _unplanned(name: str) -> Ladder:
 def _ladder(name: str, prewarm: event_service_pb2.Prewarm, now: datetime) -> Ladder:
     contract = prewarm.contract
     met_at, expected_at = instant(contract, "met_time"), instant(contract, "expected_warm_time")
-    warm_at = met_at or expected_at
+    # Before the order an estimate is of what would be if it were given now.
+    ordered = contract.state != event_pb2.CONTRACT_STATE_PLANNED
+    warm_at = met_at or (expected_at if ordered else None)
     deadline_at, start_at = instant(contract, "deadline_time"), instant(contract, "start_time")
     rows = [_replica(r) for r in prewarm.replicas if r.stage != event_pb2.STAGE_DRAINING]
     rows.sort(key=lambda r: (r.failure == "", r.climbed, r.id))

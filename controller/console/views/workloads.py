@@ -245,7 +245,8 @@ def contracts_of(status: control_pb2.WorkloadStatus | None) -> tuple[ContractVie
                 order_at=one.order_time.ToDatetime(UTC),
                 deadline_at=one.deadline_time.ToDatetime(UTC),
                 expected_warm_at=one.expected_warm_time.ToDatetime(UTC)
-                if one.HasField("expected_warm_time")
+                # Before the order it is of what would be if the order were given now.
+                if one.HasField("expected_warm_time") and state != "PLANNED"
                 else None,
                 met_at=one.met_time.ToDatetime(UTC) if one.HasField("met_time") else None,
                 shortfall=one.shortfall_replicas,

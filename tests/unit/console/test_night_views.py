@@ -88,6 +88,13 @@ def test_the_margin_is_how_long_before_the_deadline_all_are_warm() -> None:
     assert view.ladders[0].start_margin == timedelta(seconds=100)
 
 
+def test_before_the_order_nothing_says_when_replicas_will_be_warm() -> None:
+    view = night.night_view(
+        seen(a_contract("PLANNED", DEADLINE - timedelta(hours=1), shortfall_replicas=2)), []
+    )
+    assert (view.verdict, view.margin, view.ladders[0].warm_at) == ("short", None, None)
+
+
 def test_the_fleet_is_as_warm_as_its_worst_workload() -> None:
     contracts = a_contract("WARM", verified=14), a_contract("AT_RISK", DEADLINE + timedelta(minutes=2))
     view = night.night_view(seen(*contracts, workloads=("rec", "search")), [])

@@ -44,7 +44,7 @@ export function timeChart(el, data, series, options) {
       },
       scales: { x: { time: true }, y: { range: (_, low, high) => [0, (high > 0 ? high : 1) * 1.08] } },
       axes: [
-        { ...axis(), size: 30, values: (_, ticks, __, ___, step) => ticks.map((s) => formatTime(s * 1000, step >= 86400 ? "day" : step >= 21600 ? "dayhour" : "short")) },
+        { ...axis(), size: 30, space: 84, values: (_, ticks, __, ___, step) => ticks.map((s) => formatTime(s * 1000, step >= 86400 ? "day" : step >= 21600 ? "dayhour" : "short")) },
         { ...axis(), size: 48, values: (_, ticks) => ticks.map((v) => (options.whole && v % 1 ? "" : short(v))) },
       ],
       series: [{}, ...series.map((one) => ({
