@@ -60,7 +60,7 @@ class PerfAnalyzer:
             if problem is None:
                 try:
                     return read_report(report, qps, count)
-                except (OSError, ValueError, KeyError) as error:
+                except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
                     problem = f"its report cannot be read: {error!r}"
         return LoadPoint(
             qps, 0.0, math.nan, math.nan, math.nan, count, count, math.nan, f"{TOOL}: {problem}"[:300]
@@ -77,9 +77,12 @@ class PerfAnalyzer:
 
     async def _run(self, arguments: Sequence[str], timeout_s: float) -> str | None:
         """Run it to its end; what went wrong, or None."""
-        process = await asyncio.create_subprocess_exec(
-            self.tool, *arguments, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
-        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                self.tool, *arguments, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
+            )
+        except OSError as error:
+            return f"cannot be started: {error.strerror}"
         try:
             async with asyncio.timeout(timeout_s):
                 _, errors = await process.communicate()
@@ -99,7 +102,8 @@ def read_report(report: Path, qps: float, count: int) -> LoadPoint:
     """Read the one row of a latency report; latencies there are in microseconds.
 
     Raises:
-        ValueError, KeyError: there is no such row, or a column is missing or no number.
+        ValueError, KeyError, TypeError, csv.Error: there is no such row, it is cut short, or a column is missing or no
+            number.
     """
     with report.open(newline="") as file:
         rows = list(csv.DictReader(file))

@@ -85,6 +85,15 @@ async def test_a_run_that_fails_is_a_point_that_does_not_hold(analyzer: PerfAnal
     assert "ended with code 1: [ERROR] Failed to maintain requested inference load" in point.first_error
 
 
+async def test_a_tool_that_cannot_be_started_is_a_point_that_does_not_hold(analyzer: PerfAnalyzer) -> None:
+    analyzer.tool.chmod(0o644)
+
+    point = await analyzer.measure(nothing, 100.0, duration_s=1.0, seed=0)
+
+    assert not point.meets(SLO)
+    assert "perf_analyzer: cannot be started" in point.first_error
+
+
 def test_a_report_is_read_by_its_columns(tmp_path: Path) -> None:
     report = tmp_path / "report.csv"
     report.write_text(f"{HEADER},Avg latency\n{ROW},14000\n")
@@ -110,7 +119,18 @@ def test_a_rate_that_was_not_reached_is_not_believed(tmp_path: Path) -> None:
     assert "reached 99.7 of 200.0" in point.first_error
 
 
-@pytest.mark.parametrize("text", ["", f"{HEADER}\n", f"{HEADER}\n{ROW}\n{ROW}\n", "a,b\n1,2\n"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        f"{HEADER}\n",
+        f"{HEADER}\n{ROW}\n{ROW}\n",
+        "a,b\n1,2\n",
+        f"{HEADER}\n100,99.7,225\n",
+        f'{HEADER}\n"{"9" * 200_000}"\n',
+    ],
+    ids=["empty", "no row", "two rows", "other columns", "a row cut short", "a cell without an end"],
+)
 async def test_a_report_of_another_form_does_not_hold(
     analyzer: PerfAnalyzer, tmp_path: Path, text: str
 ) -> None:
