@@ -2,8 +2,9 @@
 
 Promises: each run is a process of its own, as a replica is, so that importing a runtime counts and nothing is warm but
 the file cache; a stage that this machine cannot run (no GPU, no calibration set) is absent with the reason in `notes`,
-never 0. Refuses what the catalogue refuses: a damaged file is not timed. Called by ``forecrest engine load-time``; what
-Triton itself takes is measured by ``forecrest engine profile``, which the controller's lead times read.
+never 0. Refuses a runtime that is not installed, and what the catalogue refuses: a damaged file is not timed. Called by
+``forecrest engine load-time``; what Triton itself takes is measured by ``forecrest engine profile``, which the
+controller's lead times read.
 
     prebuilt    fetch, runtime, deserialise, first inference
     cold        fetch, runtime, convert, build, deserialise, first inference
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from engines.catalog import Catalog, Engine, Manifest
-from engines.errors import EngineError, EngineInputError, MissingPackageError
+from engines.errors import EngineError, EngineInputError
 from engines.pipeline import REFERENCE
 from engines.types import Precision, RuntimeKind, from_json, to_json
 
@@ -152,7 +153,7 @@ def run(order: Mapping[str, Any]) -> dict[str, Any]:
     manifest = from_json(Manifest, order["manifest"], "manifest")
     path, runtime = Path(order["path"]), manifest.options.runtime
     watch = _Watch()
-    _import(runtime)
+    module = _import(runtime)
     watch.lap("runtime")
     if order["start"] == Start.COLD:
         content = _build(manifest, path, order["calibration"], watch)
@@ -161,7 +162,7 @@ def run(order: Mapping[str, Any]) -> dict[str, Any]:
     if runtime is RuntimeKind.ONNX_RUNTIME:
         _serve_on_cpu(manifest, content, watch)
     else:
-        _deserialise(runtime, content, watch)
+        _deserialise(module, content, watch)
     return {"stages": watch.stages, "notes": watch.notes}
 
 
@@ -219,15 +220,10 @@ def _serve_on_cpu(manifest: Manifest, content: bytes, watch: _Watch) -> None:
     watch.stages["next inference"] /= _NEXT_COUNT
 
 
-def _deserialise(runtime: RuntimeKind, content: bytes, watch: _Watch) -> None:
+def _deserialise(module: Any, content: bytes, watch: _Watch) -> None:  # noqa: ANN401 - an untyped module
     from engines import trt_common  # noqa: PLC0415 - as above
     from engines.node import detect_machine  # noqa: PLC0415 - as above
 
-    try:
-        module = _import(runtime)
-    except MissingPackageError as error:
-        watch.notes.append(f"deserialise: not measured: {error}")
-        return
     has_gpu = bool(detect_machine().gpus)
     watch.lap("look")
     del watch.stages["look"]
