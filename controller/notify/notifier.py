@@ -4,7 +4,7 @@ Promises: what a tick brings is stored in the tick's own transaction, once per s
 fencing token; a claim that was not settled, because its leader ended, comes free after ``CLAIM``; a delivery is tried
 ``ATTEMPTS_MAX`` times with growing pauses and given up after ``AGE_MAX`` at the latest. So a sink gets each notification at
 least once or sees it dead in the listing, and twice only if a leader ended between its sending and its settling: the id
-tells. Refuses to let one sink hold up another. Called by the control loop and the runner.
+tells. One sink holds up another for one timeout at most. Called by the control loop and the runner.
 """
 
 import asyncio
