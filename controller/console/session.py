@@ -77,12 +77,15 @@ class Sessions:
         session = self._sessions.get(cookie)
         if session is None:
             return None
-        now_s = self._clock.monotonic()
-        if now_s - session.seen_s > IDLE_MAX_S or now_s - session.began_s > AGE_MAX_S:
+        if self._is_over(session):
             await self.end(cookie)
             return None
-        session.seen_s = now_s
+        session.seen_s = self._clock.monotonic()
         return session
+
+    def _is_over(self, session: Session) -> bool:
+        now_s = self._clock.monotonic()
+        return now_s - session.seen_s > IDLE_MAX_S or now_s - session.began_s > AGE_MAX_S
 
     async def begin(self, token: str) -> str:
         """Return the cookie of a new session; raise LoginError."""
@@ -96,24 +99,27 @@ class Sessions:
         ):
             raise LoginError("login.not_a_token")
         digest = hashlib.sha256(token.encode()).digest()
-        feed = self._feeds.get(digest)
-        if feed is None:
-            try:
-                client = Client(self._target, credentials=replace(self._credentials, token=token))
-            except CredentialsError as error:
-                # In plain text beyond this machine a token is never sent.
-                raise LoginError("login.insecure") from error
-            feed = Feed(client, self._clock)
         try:
-            may = await may_do(feed.client)
+            client = Client(self._target, credentials=replace(self._credentials, token=token))
+        except CredentialsError as error:
+            # In plain text beyond this machine a token is never sent.
+            raise LoginError("login.insecure") from error
+        feed = Feed(client, self._clock)
+        try:
+            may = await may_do(client)
         except BaseException:
-            if digest not in self._feeds:
-                await feed.close()
+            await feed.close()
             raise
-        self._feeds[digest] = feed
+        # Chosen only now: while the API was asked, a session with this token may have begun or ended.
+        kept = self._feeds.setdefault(digest, feed)
         now_s = self._clock.monotonic()
         cookie = secrets.token_urlsafe(32)
-        self._sessions[cookie] = Session(feed, may, digest, now_s, now_s)
+        self._sessions[cookie] = Session(kept, may, digest, now_s, now_s)
+        if kept is not feed:
+            await feed.close()
+        # Nobody comes back to ask for these, and their tokens would stay.
+        for other in [one for one, session in self._sessions.items() if self._is_over(session)]:
+            await self.end(other)
         while len(self._sessions) > SESSIONS_MAX:
             await self.end(min(self._sessions, key=lambda one: self._sessions[one].seen_s))
         return cookie
