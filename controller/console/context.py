@@ -6,15 +6,17 @@ this, never the application.
 
 import gzip
 import json
-from collections.abc import Collection, Mapping
+import uuid
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 from urllib.parse import quote
 
 from aiohttp import web
+from forecrest.v1 import workload_pb2, workload_service_pb2
 
-from controller.client import ApiError
+from controller.client import ApiError, Client, pages
 from controller.console.live import Feed, Live, Reading, Source
 from controller.console.render import Renderer, Words
 from controller.console.session import COOKIE, Sessions
@@ -23,6 +25,7 @@ from controller.ports import Clock
 
 COMPRESSED_FROM_BYTES = 1024
 FRAGMENT_HEADER = "X-Fragment"
+WORKLOADS_MAX = 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,3 +135,26 @@ def query(base: str, values: Mapping[str, object]) -> str:
         f"{name}={quote(str(value))}" for name, value in values.items() if value not in {"", None}
     )
     return f"{base}?{given}" if given else base
+
+
+async def all_workloads(client: Client) -> tuple[workload_pb2.Workload, ...]:
+    """Read every workload, up to WORKLOADS_MAX; raise AioRpcError."""
+    asked = workload_service_pb2.ListWorkloadsRequest(page_size=1000)
+    return tuple(
+        [one async for one in pages(client.workloads.ListWorkloads, asked, "workloads", WORKLOADS_MAX)]
+    )
+
+
+async def fields_of(request: web.Request) -> Mapping[str, Sequence[str]]:
+    """Return what a form says as text, by field; files are left out."""
+    posted = await request.post()
+    return {name: [v for v in posted.getall(name) if isinstance(v, str)] for name in posted}
+
+
+def request_id_of(fields: Mapping[str, Sequence[str]]) -> str:
+    """Return the form's own id, so that a second click changes nothing more; a new one where it has none."""
+    given = next(iter(fields.get("request_id", ())), "")
+    try:
+        return str(uuid.UUID(given))
+    except ValueError:
+        return str(uuid.uuid4())

@@ -5,16 +5,16 @@ Promises: a promotion is asked for first and sent with the etag that was shown; 
 
 import uuid
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import grpc
 from aiohttp import web
-from forecrest.v1 import engine_pb2, engine_service_pb2, workload_pb2, workload_service_pb2
+from forecrest.v1 import engine_pb2, engine_service_pb2, workload_pb2
 
-from controller.client import Client, explain, pages
-from controller.console.context import render, viewer_of
-from controller.console.live import READ_TIMEOUT_S, Source, gathered
+from controller.client import Client, explain
+from controller.console.context import all_workloads, fields_of, render, request_id_of, viewer_of
+from controller.console.live import READ_TIMEOUT_S, Source, gathered, instant
 from controller.console.session import OPERATE
 from controller.console.views import engines as view
 
@@ -42,16 +42,10 @@ async def load(client: Client, argument: str, previous: Catalogue | None, now: d
         client.engines.ListEngineProfiles(
             engine_service_pb2.ListEngineProfilesRequest(page_size=ENGINES_MAX), timeout=READ_TIMEOUT_S
         ),
-        _workloads(client),
+        all_workloads(client),
     )
-    stale = engines.stale_since_time.ToDatetime(UTC) if engines.HasField("stale_since_time") else None
+    stale = instant(engines, "stale_since_time")
     return Catalogue(tuple(engines.engines), tuple(profiles.profiles), workloads, stale)
-
-
-async def _workloads(client: Client) -> tuple[workload_pb2.Workload, ...]:
-    asked = workload_service_pb2.ListWorkloadsRequest(page_size=1000)
-    found = [one async for one in pages(client.workloads.ListWorkloads, asked, "workloads", 5000)]
-    return tuple(found)
 
 
 ENGINES: Source[Catalogue] = Source("engines", 15.0, load)
@@ -114,15 +108,12 @@ async def _asked(request: web.Request, *, conflict: bool) -> web.StreamResponse:
 
 async def promote(request: web.Request) -> web.StreamResponse:
     """Make an engine the one to serve, if nobody changed it since the question."""
-    posted = await request.post()
-    engine = request.match_info["engine"]
-    etag, request_id = posted.get("etag", ""), posted.get("request_id", "")
-    if not isinstance(etag, str) or not isinstance(request_id, str):
-        raise web.HTTPBadRequest(text="etag, request_id: must be text\n")
+    fields, engine = await fields_of(request), request.match_info["engine"]
+    etag = next(iter(fields.get("etag", ())), "")
     try:
         await viewer_of(request).feed.client.engines.PromoteEngine(
             engine_service_pb2.PromoteEngineRequest(
-                name=f"engines/{engine}", etag=etag, request_id=request_id[:36]
+                name=f"engines/{engine}", etag=etag, request_id=request_id_of(fields)
             )
         )
     except grpc.aio.AioRpcError as error:

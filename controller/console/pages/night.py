@@ -5,7 +5,7 @@ read the page says so instead of the last verdict.
 """
 
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import grpc
@@ -14,7 +14,7 @@ from forecrest.v1 import control_pb2, control_service_pb2, event_service_pb2
 
 from controller.client import Client
 from controller.console.context import CONSOLE, render, viewer_of
-from controller.console.live import LOST, READ_TIMEOUT_S, Source, gathered
+from controller.console.live import LOST, READ_TIMEOUT_S, Source, gathered, instant
 from controller.console.pages.events import EVENTS
 from controller.console.views import events as events_view
 from controller.console.views import night as view
@@ -43,15 +43,11 @@ async def load(client: Client, argument: str, previous: Watched | None, now: dat
         seen = await anext(aiter(call))
     finally:
         call.cancel()
-    observed_at = seen.observe_time.ToDatetime(UTC) if seen.HasField("observe_time") else now
+    observed_at = instant(seen, "observe_time") or now
     response = event_service_pb2.WatchEventResponse(event=seen.event, prewarms=seen.prewarms)
     looks = await gathered(*(_standing(client, name) for name in seen.event.workloads))
     known = [status for status, _ in looks if status is not None]
-    stale = [
-        message.stale_since_time.ToDatetime(UTC)
-        for message in (seen.event, *known)
-        if message.HasField("stale_since_time")
-    ]
+    stale = [at for message in (seen.event, *known) if (at := instant(message, "stale_since_time"))]
     return Watched(
         response=response,
         statuses=tuple(known) if len(known) == len(looks) else None,

@@ -3,17 +3,17 @@
 import uuid
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import grpc
 from aiohttp import web
-from forecrest.v1 import control_pb2, control_service_pb2, workload_pb2, workload_service_pb2
+from forecrest.v1 import control_pb2, control_service_pb2, workload_pb2
 from google.protobuf.duration_pb2 import Duration
 
-from controller.client import Client, explain, pages
-from controller.console.context import CONSOLE, render, viewer_of
-from controller.console.live import READ_TIMEOUT_S, Source, gathered
+from controller.client import Client, explain
+from controller.console.context import CONSOLE, all_workloads, fields_of, render, request_id_of, viewer_of
+from controller.console.live import READ_TIMEOUT_S, Source, gathered, instant
 from controller.console.session import OPERATE
 from controller.console.views import overrides as view
 from controller.console.views.events import FieldErrors, short
@@ -24,7 +24,7 @@ OVERRIDES_MAX = 1000
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What one refresh found. The API answers neither list from memory, so nothing here is ever stale."""
+    """What one refresh found. Of all of it only the workloads may be an answer from the API's memory."""
 
     overrides: tuple[control_pb2.Override, ...]
     more: bool
@@ -42,19 +42,10 @@ async def load(client: Client, argument: str, previous: Overrides | None, now: d
             timeout=READ_TIMEOUT_S,
         ),
         client.control.GetPauseState(control_service_pb2.GetPauseStateRequest(), timeout=READ_TIMEOUT_S),
-        _workloads(client),
+        all_workloads(client),
     )
-    stale = min(
-        (w.stale_since_time.ToDatetime(UTC) for w in workloads if w.HasField("stale_since_time")),
-        default=None,
-    )
+    stale = min((at for w in workloads if (at := instant(w, "stale_since_time"))), default=None)
     return Overrides(tuple(listed.overrides), bool(listed.next_page_token), fleet, workloads, stale)
-
-
-async def _workloads(client: Client) -> tuple[workload_pb2.Workload, ...]:
-    asked = workload_service_pb2.ListWorkloadsRequest(page_size=1000)
-    found = [one async for one in pages(client.workloads.ListWorkloads, asked, "workloads", 5000)]
-    return tuple(found)
 
 
 OVERRIDES: Source[Overrides] = Source("overrides", 5.0, load)
@@ -212,10 +203,5 @@ def _back(request: web.Request, what: str) -> web.StreamResponse:
 
 
 async def _posted(request: web.Request) -> tuple[view.OverrideForm, str]:
-    posted = await request.post()
-    fields = {name: [v for v in posted.getall(name) if isinstance(v, str)] for name in posted}
-    given = next(iter(fields.get("request_id", ())), "")
-    try:
-        return view.form_from(fields), str(uuid.UUID(given))
-    except ValueError:
-        return view.form_from(fields), str(uuid.uuid4())
+    fields = await fields_of(request)
+    return view.form_from(fields), request_id_of(fields)
