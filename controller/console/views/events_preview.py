@@ -131,11 +131,6 @@ class Preview:
         return zone_or(self.time_zone)
 
     @property
-    def first_prewarm_at(self) -> datetime | None:
-        """When the first replica of any workload is ordered."""
-        return min((w.prewarm_at for w in self.workloads if w.prewarm_at is not None), default=None)
-
-    @property
     def verdict(self) -> str:
         """One word for the whole: unknown, short, late, warned or ready."""
         if any(not w.sized for w in self.workloads):

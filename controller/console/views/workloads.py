@@ -274,7 +274,6 @@ class FloorView:
     until_at: datetime
     reason: str
     unmet: int
-    in_force: bool
 
 
 def floors_of(plan: control_pb2.CapacityPlan | None, now: datetime) -> tuple[FloorView, ...]:
@@ -287,7 +286,6 @@ def floors_of(plan: control_pb2.CapacityPlan | None, now: datetime) -> tuple[Flo
             one.until_time.ToDatetime(UTC),
             one.reason,
             one.unmet_replicas,
-            one.order_time.ToDatetime(UTC) <= now,
         )
         for one in (plan.floors if plan is not None else ())
     ]

@@ -221,7 +221,7 @@ def test_a_preview_says_when_prewarm_starts_how_many_and_why() -> None:
     one = event_service_pb2.PreviewEventResponse(event=event, workloads=[a_preview()], unmet_replicas=2)
     view = events_preview.preview_view(one, NOW, SHANGHAI)
     found = view.workloads[0]
-    assert view.first_prewarm_at == datetime(2026, 11, 10, 15, 55, tzinfo=UTC)
+    assert found.prewarm_at == datetime(2026, 11, 10, 15, 55, tzinfo=UTC)
     assert (found.needed, found.replicas, found.baseline, found.demand_qps) == (16, 14, 4, 35_000)
     assert found.reasons == ("event midnight-sale: 35000 QPS",)
     assert (found.lead, found.margin) == (timedelta(minutes=5), timedelta(seconds=30))
