@@ -110,6 +110,7 @@ class Feed:
     def __init__(self, client: Client, clock: Clock) -> None:
         self.client, self._clock = client, clock
         self._topics: dict[str, _Topic] = {}
+        self.closed = False
 
     async def read(self, source: Source[T], argument: str = "") -> Reading[T]:
         """Return what is known, read anew if it is older than the source's period.
@@ -152,7 +153,10 @@ class Feed:
                     topic.task = None
 
     async def close(self) -> None:
-        """End what is under way and close the channel."""
+        """End what is under way, wake who watches, and close the channel."""
+        self.closed = True
+        for woken in {woken for topic in self._topics.values() for woken in topic.watchers}:
+            woken.set()
         tasks = [topic.task for topic in self._topics.values() if topic.task is not None]
         for task in tasks:
             task.cancel()
@@ -273,18 +277,19 @@ class Live:
             async with feed.watched(asked) as (topics, woken):
                 await response.prepare(request)
                 with suppress(ConnectionError):
-                    await self._stream(response, topics, woken)
+                    await self._stream(response, feed, topics, woken)
         finally:
             self._open -= 1
         return response
 
     async def _stream(
-        self, response: web.StreamResponse, topics: Mapping[str, _Topic], woken: asyncio.Event
+        self, response: web.StreamResponse, feed: Feed, topics: Mapping[str, _Topic], woken: asyncio.Event
     ) -> None:
         sent: dict[str, tuple[int, datetime | None, bool]] = {}
         ending = asyncio.create_task(self._ending.wait())
         try:
-            while not self._ending.is_set():
+            # A feed is closed with the last session of its token: what it read must not go on as if it were fresh.
+            while not (self._ending.is_set() or feed.closed):
                 woken.clear()
                 await response.write(self._message("beat", {}))
                 for name, topic in topics.items():

@@ -1,5 +1,6 @@
 """What a role may not do is not offered, and what the API refuses is said in words."""
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -98,3 +99,13 @@ async def test_a_change_beyond_the_role_is_refused_in_words_and_changes_nothing(
         assert 403 == response.status
         assert "You may not do this" in await response.text()
     assert "No override is in force" in await text_of(http, "/overrides")
+
+
+async def test_a_stream_ends_with_the_session_it_began_in(log_in: LogIn) -> None:
+    http = await log_in("viewer")
+    async with http.get("/live", params={"topic": "events:open"}) as stream:
+        csrf = await csrf_of(http, "/events")
+        async with http.post("/logout", data={"csrf": csrf}, allow_redirects=False) as response:
+            assert 303 == response.status
+        async with asyncio.timeout(60):
+            assert b"event: beat" in await stream.content.read()
