@@ -145,6 +145,10 @@ def check_url(url: str, *, allow_http: bool) -> None:
         literal = ipaddress.ip_address(host)
     except ValueError:
         literal = None
+    if (
+        literal is None and host.replace(".", "").isdigit()
+    ):  # 2852039166 and 169.254.43518 are addresses to some
+        raise ValueError("url: is no address; write all four numbers, with dots between them")
     if literal is not None and is_forbidden(literal):
         raise ValueError("url: this address is for no receiver (link-local, multicast or unspecified)")
     loopback = host in _LOCAL_NAMES or (literal is not None and literal.is_loopback)

@@ -43,6 +43,8 @@ def test_a_file_is_read_with_its_secrets_elsewhere(tmp_path: Path) -> None:
         ({"url": "https://[fe80::1]/x"}, "is for no receiver"),
         ({"url": "https://[::ffff:169.254.169.254]/x"}, "is for no receiver"),
         ({"url": "http://0.0.0.0/x", "allow_http": True}, "is for no receiver"),
+        ({"url": "https://2852039166/latest"}, "write all four numbers"),
+        ({"url": "https://169.254.43518/latest"}, "write all four numbers"),
         ({"url": "https://a b/"}, "is no address"),
         ({"url": None}, "give either url or url_file"),
         ({"url_file": "/nowhere"}, "give either url or url_file"),
