@@ -83,7 +83,7 @@ class EventServicer(event_service_pb2_grpc.EventServiceServicer):
             page_of(request.page_size, request.page_token, scope),
             self._deps.clock.now(),
             workload=optional_workload(request.workload),
-            states=frozenset(map(_state, request.states)),
+            states=frozenset(map(_state, set(request.states))),
             category=request.category or None,
             overlaps=(optional_time(request, "start_time"), optional_time(request, "end_time")),
             where=request.filter,

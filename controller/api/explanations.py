@@ -11,7 +11,7 @@ from forecrest.v1 import control_pb2, control_service_pb2, forecast_pb2, workloa
 
 from controller.accuracy import Backtest, LiveAccuracy, Parts, Standing
 from controller.api.mappers import SHAPES, decision_to_wire, forecast_state
-from controller.api.shapes import duration, read_duration, read_timestamp, timestamp
+from controller.api.shapes import check_entries, duration, read_duration, read_timestamp, timestamp
 from controller.core.resources import ForecastRun
 from controller.core.types import Floor, ForecastBand, Policy, Recommendation
 from controller.study import StudyResult
@@ -193,6 +193,8 @@ def _seen_event(seen: SeenEvent) -> control_pb2.ExplainedEvent:
 
 def question_from_wire(request: control_service_pb2.SimulateRequest) -> Question:
     """Return what is asked; raise InvalidError."""
+    for field in ("changes", "peers", "events"):
+        check_entries(len(getattr(request, field)), field)
     return Question(
         end_at=read_timestamp(request.end_time, "end_time") if request.HasField("end_time") else None,
         window=read_duration(request.window, "window") if request.HasField("window") else None,

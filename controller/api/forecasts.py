@@ -125,6 +125,7 @@ class ForecastServicer(forecast_service_pb2_grpc.ForecastServiceServicer):
     ) -> forecast_service_pb2.BatchGetForecastsResponse:
         """Read several forecasts."""
         del context
+        forecasts.check_batch(len(request.names))
         names = [parse(name, NAME, f"names[{index}]")[0] for index, name in enumerate(request.names)]
         found = await forecasts.batch_get_forecasts(self._deps.store, names)
         return forecast_service_pb2.BatchGetForecastsResponse(

@@ -60,6 +60,10 @@ class _Field:
     collect: Convert
 
 
+# No field may have more entries; most may have far fewer, which the rules say.
+ENTRIES_MAX = 5000
+
+
 def timestamp(at: datetime) -> Timestamp:
     """Return the instant as a Timestamp, microseconds kept."""
     message = Timestamp()
@@ -88,6 +92,12 @@ def read_duration(message: Duration, at: str) -> timedelta:
         return message.ToTimedelta()
     except (ValueError, OverflowError) as error:
         raise _invalid(at, "is not a valid duration; give seconds and nanos of the same sign") from error
+
+
+def check_entries(count: int, at: str) -> None:
+    """Raise InvalidError before anything is made of them: a message of 4 MiB holds millions of empty entries."""
+    if count > ENTRIES_MAX:
+        raise _invalid(at, f"must have at most {ENTRIES_MAX} entries; got {count}")
 
 
 class Shapes:
@@ -253,6 +263,8 @@ def _present(message: Message, item: _Field) -> bool:
 
 def _read(message: Message, item: _Field, path: str) -> Any:  # noqa: ANN401 -- as varied as the fields are
     value = getattr(message, item.wire)
+    if item.keyed or item.repeated:
+        check_entries(len(value), path)
     if item.keyed:
         return item.collect(dict(value))
     if item.repeated:

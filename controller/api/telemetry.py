@@ -40,7 +40,9 @@ class TelemetryServicer(telemetry_service_pb2_grpc.TelemetryServiceServicer):
                 written = await telemetry.record_blocks(self._deps.store, blocks, now, set())
                 return telemetry_service_pb2.RecordTrafficResponse(written_count=written)
         samples = _mapped(
-            request.samples, lambda message, at: mappers.sample_from_wire(message, request.source, at)
+            request.samples,
+            telemetry.SAMPLES_MAX,
+            lambda message, at: mappers.sample_from_wire(message, request.source, at),
         )
         written = await telemetry.record_traffic(self._deps.store, samples, now)
         return telemetry_service_pb2.RecordTrafficResponse(written_count=written)
@@ -72,7 +74,11 @@ class TelemetryServicer(telemetry_service_pb2_grpc.TelemetryServiceServicer):
         """Keep backlogs for their ttl."""
         del context
         now = self._deps.clock.now()
-        backlogs = _mapped(request.samples, lambda message, at: mappers.backlog_from_wire(message, at, now))
+        backlogs = _mapped(
+            request.samples,
+            telemetry.BACKLOGS_MAX,
+            lambda message, at: mappers.backlog_from_wire(message, at, now),
+        )
         kept = await telemetry.record_backlog(self._deps.store, self._deps.signals, backlogs, now)
         return telemetry_service_pb2.RecordBacklogResponse(written_count=kept)
 
@@ -130,7 +136,8 @@ def _block(series: telemetry_service_pb2.TrafficSeries, source: str, at: str) ->
     )
 
 
-def _mapped(messages: Sequence[S], read: Callable[[S, str], T]) -> list[T]:
+def _mapped(messages: Sequence[S], limit: int, read: Callable[[S, str], T]) -> list[T]:
+    telemetry.check_count(len(messages), limit)  # before a million of them is read
     values: list[T] = []
     violations: list[Violation] = []
     for index, message in enumerate(messages):

@@ -53,15 +53,18 @@ async def newest_forecast_id(store: Store, workload: str) -> str | None:
         return (await uow.forecasts.newest([workload])).get(workload)
 
 
+def check_batch(count: int) -> None:
+    """Raise InvalidError unless so many forecasts may be read at once."""
+    findings = Findings()
+    findings.require(1 <= count <= BATCH_MAX, "names", f"must have 1 to {BATCH_MAX} entries; got {count}")
+    findings.raise_if_any()
+
+
 async def batch_get_forecasts(
     store: Store, workloads: Sequence[str]
 ) -> list[tuple[ForecastRun, ForecastBand]]:
     """Read the newest forecasts, without those that do not exist; raise InvalidError."""
-    findings = Findings()
-    findings.require(
-        1 <= len(workloads) <= BATCH_MAX, "names", f"must have 1 to {BATCH_MAX} entries; got {len(workloads)}"
-    )
-    findings.raise_if_any()
+    check_batch(len(workloads))
     async with store.unit_of_work() as uow:
         found = [await uow.forecasts.latest(workload) for workload in workloads]
     return [forecast for forecast in found if forecast is not None]

@@ -42,7 +42,7 @@ class Backlog:
 async def record_traffic(store: Store, samples: Sequence[TrafficSample], now: datetime) -> int:
     """Store samples, all or none; return how many. Raise InvalidError."""
     findings = Findings()
-    _check_count(findings, len(samples), SAMPLES_MAX)
+    check_count(len(samples), SAMPLES_MAX)
     seen: set[tuple[str, datetime]] = set()
     for index, sample in enumerate(samples):
         if len(findings.violations) >= VIOLATIONS_MAX:
@@ -145,7 +145,7 @@ async def record_backlog(
 ) -> int:
     """Keep backlogs for their ttl; return how many. Raise InvalidError."""
     findings = Findings()
-    _check_count(findings, len(backlogs), BACKLOGS_MAX)
+    check_count(len(backlogs), BACKLOGS_MAX)
     seen: set[tuple[str, str]] = set()
     for index, backlog in enumerate(backlogs):
         if len(findings.violations) >= VIOLATIONS_MAX:
@@ -177,7 +177,9 @@ async def record_backlog(
     return len(backlogs)
 
 
-def _check_count(findings: Findings, count: int, limit: int) -> None:
+def check_count(count: int, limit: int) -> None:
+    """Raise InvalidError unless there are 1 to ``limit`` samples."""
+    findings = Findings()
     findings.require(1 <= count <= limit, "samples", f"must have 1 to {limit} entries; got {count}")
     findings.raise_if_any()
 

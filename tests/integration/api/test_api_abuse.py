@@ -17,11 +17,13 @@ from forecrest.v1 import (
     workload_service_pb2,
 )
 from google.protobuf.field_mask_pb2 import FieldMask
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from controller.api.calls import scope_of
 from controller.client import explain
 from controller.usecases.listing import seal
 from tests.integration.api.conftest import World, answer, refusal
+from tests.integration.api.methods import an_event
 
 PROFILE = workload_pb2.CapacityProfile(engine="e", gpu_type="L4", qps_max=10)
 
@@ -85,3 +87,40 @@ async def test_a_message_full_of_mistakes_is_refused_in_few_words(world: World) 
         await scaler.GetMetricSpec(externalscaler_pb2.ScaledObjectRef(name="x", scalerMetadata=metadata))
     error = explain(caught.value)
     assert ("INVALID_ARGUMENT", True) == (error.code, 0 < len(error.violations) < 100)
+
+
+CROWDED: dict[str, tuple[Any, str]] = {
+    "WorkloadService/UpdateWorkload": (
+        workload_service_pb2.UpdateWorkloadRequest(
+            workload=workload_pb2.Workload(
+                name="workloads/rec", profiles=[workload_pb2.CapacityProfile()] * 1_900_000
+            )
+        ),
+        "profiles",
+    ),
+    "EventService/CreateEvent": (
+        event_service_pb2.CreateEventRequest(event=an_event(exdate_times=[Timestamp()] * 1_900_000)),
+        "exdate_times",
+    ),
+    "ControlService/Simulate": (
+        control_service_pb2.SimulateRequest(
+            workload="workloads/rec", changes=[control_service_pb2.SimulatedChange()] * 1_900_000
+        ),
+        "changes",
+    ),
+    "TelemetryService/RecordTraffic": (
+        telemetry_service_pb2.RecordTrafficRequest(
+            source="s", samples=[telemetry_service_pb2.TrafficSample()] * 1_900_000
+        ),
+        "samples",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", sorted(CROWDED))
+async def test_millions_of_entries_are_counted_and_not_read(world: World, name: str) -> None:
+    request, field = CROWDED[name]
+    error = await refusal(world, name, request)
+    told = {path.rpartition(".")[2]: description for path, description in error.violations}
+    assert "INVALID_ARGUMENT" == error.code
+    assert "got 1900000" in told[field]
