@@ -494,7 +494,9 @@ class _Notifications:
             return await self._inner.list(page=at, sink=sink, state=state, workload=workload)
 
         async def visible(one: Delivery) -> bool:
-            return await self._sight.sees(one.notification.workload)
+            # The name may have been given again since, in another namespace.
+            told = one.notification
+            return self._sight.who.may_use(told.namespace) and await self._sight.sees(told.workload)
 
         return await self._sight.fill(page, read, visible)
 

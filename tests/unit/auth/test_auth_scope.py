@@ -11,6 +11,7 @@ from controller.adapters.fakes import FakeStore
 from controller.api.auth import scope
 from controller.api.auth.scope import Directory, HiddenError, ScopedStore
 from controller.core.resources import Page
+from controller.notify.types import Delivery, Kind, Notification, Severity
 from controller.ports import NotFoundError
 from controller.usecases.caller import Caller, ForbiddenError, enter
 from tests.unit.api.conftest import NOW, SetClock
@@ -166,3 +167,17 @@ async def test_samples_for_other_namespaces_are_refused_whatever_checked_them_be
     async with ScopedStore(store).unit_of_work() as uow:
         with pytest.raises(NotFoundError):
             await uow.traffic.upsert([TrafficSample("search-01", NOW, 1.0)])
+
+
+async def test_what_was_told_of_a_workload_in_another_namespace_stays_there(store: FakeStore) -> None:
+    for sink, namespace in (("now", "shop"), ("before", "search")):
+        told = Notification(
+            sink, NOW, Kind.ALARM_RAISED, Severity.WARNING, "shop-01", namespace, "", "It rang.", None
+        )
+        store.tables.notifications[sink, sink] = Delivery(sink, told)
+
+    enter(SHOP)
+    async with ScopedStore(store).unit_of_work() as uow:
+        rows, _ = await uow.notifications.list()
+
+    assert ["now"] == [row.sink for row in rows]
