@@ -62,13 +62,13 @@ class CliError(Exception):
 
 def out() -> Console:
     """Standard output, no wider than 80 columns where no terminal says otherwise."""
-    console = Console(highlight=False, soft_wrap=False)
-    return console if console.width <= WIDTH_MAX else Console(highlight=False, width=WIDTH_MAX)
+    console = Console(highlight=False, emoji=False, soft_wrap=False)
+    return console if console.width <= WIDTH_MAX else Console(highlight=False, emoji=False, width=WIDTH_MAX)
 
 
 def err() -> Console:
     """Standard error, for what is not the result."""
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    return Console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
 
 
 def run(main: Coroutine[Any, Any, T], names: Mapping[str, str] = MappingProxyType({})) -> T:

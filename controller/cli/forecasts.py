@@ -101,7 +101,7 @@ def _print_parts(found: forecast_pb2.ForecastExplanation, steps: int) -> None:
         rows.add_row(f"{start + step * top:%m-%d %H:%M}", qps(found.median_qps[top]), *cells)
     out().print(rows)
     if group > 1:
-        out().print(f"QPS; each row is the highest of {group} steps of {step}.")
+        out().print(f"QPS; each row is the highest of {group} steps of {step.total_seconds() / 60:g} min.")
 
 
 def _signed(value: float) -> str:

@@ -228,7 +228,7 @@ async def _draw(reader: Reader, interval: float, ahead: timedelta, sort: Sort) -
             await look(reader)
             await clock.sleep(interval)
 
-    console = Console(highlight=False)  # as wide as the terminal, unlike what is printed
+    console = Console(highlight=False, emoji=False)  # as wide as the terminal, unlike what is printed
     looking = asyncio.create_task(keep_looking())
     try:
         with Live(console=console, screen=True, auto_refresh=False) as live:

@@ -105,7 +105,7 @@ def _print_rows(found: forecast_pb2.Forecast, steps: int) -> None:
         rows.add_row(f"{start + step * first:%m-%d %H:%M}", *peaks)
     out().print(rows)
     if group > 1:
-        out().print(f"QPS; each row is the highest of {group} steps of {step}.")
+        out().print(f"QPS; each row is the highest of {group} steps of {step.total_seconds() / 60:g} min.")
 
 
 async def _history_before(

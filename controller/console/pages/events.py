@@ -18,7 +18,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from controller.client import ApiError, Client, explain, pages
 from controller.console.context import CONSOLE, query, render, viewer_of
-from controller.console.live import READ_TIMEOUT_S, Source
+from controller.console.live import LOST, READ_TIMEOUT_S, Source
 from controller.console.session import PLAN
 from controller.console.views import events as view
 from controller.console.views import events_preview as preview
@@ -196,6 +196,8 @@ async def create(request: web.Request) -> web.StreamResponse:
             made.event_id = ""  # taken: the API makes one up
             created = await client.events.CreateEvent(made)
     except grpc.aio.AioRpcError as error:
+        if error.code() in LOST:  # what was typed is not lost with it; the same id makes a second try no second event
+            return _form(request, form, form.workloads, lost_id=made.request_id)
         if error.code() is not grpc.StatusCode.INVALID_ARGUMENT:
             raise
         return _form(request, form, await _workloads(client), errors=view.field_errors(explain(error), form))
@@ -249,9 +251,10 @@ def _form(
     event: event_pb2.Event | None = None,
     errors: view.FieldErrors | None = None,
     conflict: bool = False,
+    lost_id: str | None = None,
 ) -> web.StreamResponse:
     now = request.app[CONSOLE].clock.now()
-    status = 409 if conflict else 200 if errors is None else 400
+    status = 409 if conflict else 503 if lost_id else 200 if errors is None else 400
     return render(
         request,
         "events_form.html",
@@ -267,7 +270,8 @@ def _form(
         confidences=dict.fromkeys(["0.95", "0.8", "0.5", form.confidence]),
         theirs=view.form_of(event) if conflict and event is not None else None,
         changes=view.changes(form, view.form_of(event)) if conflict and event is not None else (),
-        request_id=str(uuid.uuid4()),
+        lost=lost_id is not None,
+        request_id=lost_id or str(uuid.uuid4()),
         may_plan=PLAN in viewer_of(request).may,
     )
 

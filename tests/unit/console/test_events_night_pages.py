@@ -19,7 +19,7 @@ from forecrest.v1 import (
 
 from controller.adapters.clock import SystemClock
 from controller.adapters.fakes import FakeActuator, FakeSignalCache, FakeStore
-from controller.api.server import ApiDependencies, serve
+from controller.api.server import ApiDependencies, RunningServer, serve
 from controller.client import Client
 from controller.console import app as console
 from controller.core.types import (
@@ -39,8 +39,10 @@ HALF_WAY = {Stage.ORDERED: 0.0, Stage.SCHEDULED: 0.0, Stage.LOADED: 0.0}
 class World:
     """A console, the API behind it, and a browser's worth of cookies and tokens."""
 
-    def __init__(self, store: FakeStore, actuator: FakeActuator, client: Client, url: str) -> None:
-        self.store, self.actuator, self.client, self.url = store, actuator, client, url
+    def __init__(
+        self, store: FakeStore, actuator: FakeActuator, client: Client, url: str, api: RunningServer
+    ) -> None:
+        self.store, self.actuator, self.client, self.url, self.api = store, actuator, client, url, api
         self.http = aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True))
 
     async def get(self, path: str) -> str:
@@ -78,7 +80,7 @@ async def world() -> AsyncIterator[World]:
     api = await serve(ApiDependencies(store, FakeSignalCache(clock), clock, actuator=actuator), "127.0.0.1:0")
     running = await console.serve(console.create_app(api.target), "127.0.0.1", 0)
     async with Client(api.target) as client:
-        opened = World(store, actuator, client, running.url)
+        opened = World(store, actuator, client, running.url, api)
         yield opened
         await opened.http.close()
     await running.stop()
@@ -130,6 +132,16 @@ async def test_the_same_form_sent_twice_registers_one_event(world: World) -> Non
     second = await world.post("/events/new", **sale(world, request_id=request_id))
     assert first[2] == second[2]
     assert 1 == len((await world.client.events.ListEvents(event_service_pb2.ListEventsRequest())).events)
+
+
+async def test_a_form_sent_while_the_api_is_away_keeps_what_was_typed_and_its_id(world: World) -> None:
+    request_id = "0b0e7a3e-8f0c-4f1e-9a53-0d8f5a1f2b12"
+    await world.api.stop(grace_s=0)
+    status, text, _ = await world.post("/events/new", **sale(world, request_id=request_id))
+    assert 503 == status
+    assert 'value="Midnight sale"' in text
+    assert f'name="request_id" value="{request_id}"' in text
+    assert "What you typed is kept" in text
 
 
 async def test_an_id_that_is_taken_is_no_reason_to_refuse_a_title(world: World) -> None:
