@@ -131,6 +131,10 @@ class WorkloadStore(Protocol):
         """Delete the spec; samples, decisions and events stay."""
         ...
 
+    async def remains_in(self, name: str) -> str | None:
+        """Namespace of the workload of that name that was deleted last, and whose history stays. None: there was none."""
+        ...
+
 
 class EventStore(Protocol):
     """Traffic events with the full history of their edits; nothing is ever deleted."""

@@ -70,6 +70,7 @@ class FakeTables:
     """Everything stored, by key. Values are immutable, so a shallow copy of each table is a snapshot."""
 
     workloads: dict[str, Workload] = field(default_factory=dict[str, Workload])
+    remains: dict[str, str] = field(default_factory=dict[str, str])
     events: dict[str, tuple[TrafficEvent, ...]] = field(default_factory=dict[str, tuple[TrafficEvent, ...]])
     samples: dict[tuple[str, datetime], TrafficSample] = field(
         default_factory=dict[tuple[str, datetime], TrafficSample]
@@ -271,8 +272,12 @@ class _Workloads:
 
     async def delete(self, name: str, *, expected_generation: int | None) -> None:
         tables = await self._at.write()
-        await self._expect(name, expected_generation)
+        found = await self._expect(name, expected_generation)
         del tables.workloads[name]
+        tables.remains[name] = found.namespace
+
+    async def remains_in(self, name: str) -> str | None:
+        return (await self._at.read()).remains.get(name)
 
     async def _expect(self, name: str, generation: int | None) -> Workload:
         found = await self.get(name)

@@ -88,9 +88,24 @@ class PostgresWorkloadStore:
 
     async def delete(self, name: str, *, expected_generation: int | None) -> None:
         """Delete the spec. Raise ConflictError on another generation."""
-        written = await self._session.execute(delete(self._table).where(*self._at(name, expected_generation)))
-        if not written.rowcount:
+        written = await self._session.execute(
+            delete(self._table).where(*self._at(name, expected_generation)).returning(self._table.c.body)
+        )
+        row = written.one_or_none()
+        if row is None:
             await self._refuse(name, expected_generation)
+        namespace = decode(Workload, row.body).namespace
+        await self._session.execute(
+            upsert(tables.workload_remains)
+            .values(name=name, namespace=namespace)
+            .on_conflict_do_update(index_elements=["name"], set_={"namespace": namespace})
+        )
+
+    async def remains_in(self, name: str) -> str | None:
+        """Namespace of the workload of that name that was deleted last."""
+        table = tables.workload_remains
+        rows = await self._session.execute(select(table.c.namespace).where(table.c.name == name))
+        return rows.scalar_one_or_none()
 
     def _at(self, name: str, generation: int | None) -> list[ColumnElement[bool]]:
         conditions = [self._table.c.name == name]

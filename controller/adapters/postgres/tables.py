@@ -66,6 +66,8 @@ workloads = Table(
     _written_at(),
 )
 
+workload_remains = Table("workload_remains", metadata, _key("name"), _text("namespace"))
+
 traffic_samples = Table(
     "traffic_samples",
     metadata,

@@ -39,6 +39,7 @@ from controller.notify.types import Backlog, Delivery, DeliveryState
 from controller.ports import (
     AccuracyStore,
     Clock,
+    ConflictError,
     DecisionStore,
     EngineStore,
     EventStore,
@@ -177,8 +178,18 @@ class _Workloads:
     async def create(self, workload: Workload) -> Workload:
         self._sight.who.require(workload.namespace, "workload.namespace")
         created = await self._inner.create(workload)
+        before = await self._inner.remains_in(workload.name)
+        if before is not None and not self._sight.who.may_use(before):
+            # Its history and decisions are another namespace's. Said as of a name that is taken, which it is.
+            raise ConflictError(
+                f"the name {workload.name!r} was used in another namespace; choose another one"
+            )
         self._sight.learn(created)
         return created
+
+    async def remains_in(self, name: str) -> str | None:
+        found = await self._inner.remains_in(name)
+        return found if found is not None and self._sight.who.may_use(found) else None
 
     async def update(self, workload: Workload, *, expected_generation: int | None) -> Workload:
         self._sight.who.require(workload.namespace, "workload.namespace")

@@ -251,6 +251,18 @@ async def test_a_deleted_workload_leaves_its_history(store: Store) -> None:
         assert await unit.traffic.span("w") == (MIDNIGHT, MIDNIGHT)
 
 
+async def test_a_deleted_workload_leaves_the_namespace_it_was_in(store: Store) -> None:
+    async with store.unit_of_work() as unit:
+        await unit.workloads.create(workload("w", namespace="shop"))
+        before = await unit.workloads.remains_in("w")
+        await unit.workloads.delete("w", expected_generation=1)
+        first = await unit.workloads.remains_in("w")
+        await unit.workloads.create(workload("w", namespace="search"))
+        await unit.workloads.delete("w", expected_generation=None)
+
+        assert (None, "shop", "search") == (before, first, await unit.workloads.remains_in("w"))
+
+
 @pytest.mark.parametrize("expected", [None, 1])
 async def test_changing_a_workload_that_is_not_there_says_so(store: Store, expected: int | None) -> None:
     async with store.unit_of_work() as unit:

@@ -12,7 +12,7 @@ from controller.api.auth import scope
 from controller.api.auth.scope import Directory, HiddenError, ScopedStore
 from controller.core.resources import Page
 from controller.notify.types import Delivery, Kind, Notification, Severity
-from controller.ports import NotFoundError
+from controller.ports import ConflictError, NotFoundError
 from controller.usecases.caller import Caller, ForbiddenError, enter
 from tests.unit.api.conftest import NOW, SetClock
 from tests.unit.auth.conftest import a_workload
@@ -167,6 +167,27 @@ async def test_samples_for_other_namespaces_are_refused_whatever_checked_them_be
     async with ScopedStore(store).unit_of_work() as uow:
         with pytest.raises(NotFoundError):
             await uow.traffic.upsert([TrafficSample("search-01", NOW, 1.0)])
+
+
+async def test_a_name_and_what_is_left_of_it_stay_in_the_namespace_it_was_used_in(store: FakeStore) -> None:
+    enter(Caller("token/all", None))
+    async with ScopedStore(store).unit_of_work() as uow:
+        await uow.workloads.create(a_workload("cart", "shop"))
+        await uow.workloads.create(a_workload("ranker", "search"))
+        await uow.workloads.delete("cart", expected_generation=None)
+        await uow.workloads.delete("ranker", expected_generation=None)
+        await uow.commit()
+
+    enter(SHOP)
+    async with ScopedStore(store).unit_of_work() as uow:
+        seen = {name: await uow.workloads.remains_in(name) for name in ("cart", "ranker", "new")}
+        with pytest.raises(ConflictError, match="another namespace"):
+            await uow.workloads.create(a_workload("ranker", "shop"))
+    async with ScopedStore(store).unit_of_work() as uow:
+        again = await uow.workloads.create(a_workload("cart", "shop"))
+
+    assert {"cart": "shop", "ranker": None, "new": None} == seen
+    assert again.namespace == "shop"
 
 
 async def test_what_was_told_of_a_workload_in_another_namespace_stays_there(store: FakeStore) -> None:
