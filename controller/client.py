@@ -58,7 +58,16 @@ _SERVICE_CONFIG = json.dumps(
             {
                 "name": [
                     {"service": f"forecrest.v1.{name}Service"}
-                    for name in ("Event", "Engine", "Forecast", "Workload", "Control", "Telemetry", "Audit", "Notification")
+                    for name in (
+                        "Event",
+                        "Engine",
+                        "Forecast",
+                        "Workload",
+                        "Control",
+                        "Telemetry",
+                        "Audit",
+                        "Notification",
+                    )
                 ],
                 "retryPolicy": {
                     "maxAttempts": 5,

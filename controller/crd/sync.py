@@ -46,7 +46,7 @@ STALE_AFTER: Final = timedelta(seconds=30)
 PERIOD_S: Final = 10.0  # how often drift is looked for and status renewed
 SETTLE_S: Final = 0.2  # changes come in bursts: one turn for all of them
 OBJECTS_MAX: Final = 10_000
-WRITES_MAX: Final = 200  # status writes a turn; the rest follow in the next
+WRITES_MAX: Final = 200  # status writes a turn and watch; the next turn begins with the first that waits
 SYNCED: Final = Synced(ok=True, reason="AsSpecified", message="the API has what the spec says")
 PLURALS: Final = {"Workload": "workloads", "TrafficEvent": "trafficevents"}
 _METADATA: Final = (
@@ -108,6 +108,9 @@ class Synchroniser:
         self._started = False
         self._turned: frozenset[tuple[str, int, bool]] = frozenset()  # what the last turn was about
         self._carried: dict[str, _Carried] = {}  # by the object's uid
+        self._waiting: dict[
+            Reflector, Key
+        ] = {}  # the first object of each watch whose status is still to be written
         self._stored: dict[str, Decision] = {}  # of workloads that this leader has not decided on yet
         self._writes = 0
         self.failure_count = 0
@@ -159,12 +162,16 @@ class Synchroniser:
         if not all(r.is_fresh(STALE_AFTER) for r in self._reflectors):
             return
         world = await self._world()
-        self._writes = 0
         alive: set[str] = set()
         # Workloads first: events name them.
         for reflectors, carry in ((self._workloads, self._workload), (self._events, self._event)):
             for reflector in reflectors:
-                for key, item in sorted(reflector.objects.items())[:OBJECTS_MAX]:
+                self._writes = 0
+                items = sorted(reflector.objects.items())[:OBJECTS_MAX]
+                first = self._waiting.pop(reflector, None)
+                if first is not None:
+                    items.sort(key=lambda pair: (pair[0] < first, pair[0]))
+                for key, item in items:
                     if not self._leads():
                         return
                     alive.add(item["metadata"]["uid"])
@@ -199,7 +206,10 @@ class Synchroniser:
                 return
             generation = item["metadata"]["generation"]
             full = settled(wanted, item.get("status") or {}, generation, world.now)
-            if full is None or self._writes >= WRITES_MAX:
+            if full is None:
+                return
+            if self._writes >= WRITES_MAX:
+                self._waiting.setdefault(reflector, key)
                 return
             self._writes += 1
             reflector.put(await self._api.patch(f"{_path(item)}/status", {"status": full}))

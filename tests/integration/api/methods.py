@@ -340,7 +340,9 @@ EVENT_BAD = (
 )
 WORKLOAD_BAD = (
     Bad("no model", put("workload.model_name", ""), "workload.model_name", "1 to 200"),
-    Bad("no capacity", put("workload.profiles.qps_max", 0.0), "workload.profiles[0].qps_max", "at least 1e-06"),
+    Bad(
+        "no capacity", put("workload.profiles.qps_max", 0.0), "workload.profiles[0].qps_max", "at least 1e-06"
+    ),
     Bad("bounds that cross", put("workload.min_replicas", 50), "workload.max_replicas", "less than"),
     Bad(
         "a target nobody knows",
@@ -669,7 +671,9 @@ CASES: dict[str, Case] = {
         lambda: G.RecordEngineProfileRequest(parent="engines/built", profile=a_profile()),
         (
             Bad("no parent", put("parent", ""), "parent", "must look like"),
-            Bad("no rate", put("profile.capacity.qps_max", 0.0), "profile.capacity.qps_max", "at least 1e-06"),
+            Bad(
+                "no rate", put("profile.capacity.qps_max", 0.0), "profile.capacity.qps_max", "at least 1e-06"
+            ),
             Bad("from the future", put("profile.measure_time", NOW + DAY), "profile.measure_time", "future"),
             BAD_ID,
         ),
