@@ -196,7 +196,8 @@ async def create(request: web.Request) -> web.StreamResponse:
             made.event_id = ""  # taken: the API makes one up
             created = await client.events.CreateEvent(made)
     except grpc.aio.AioRpcError as error:
-        if error.code() in LOST:  # what was typed is not lost with it; the same id makes a second try no second event
+        if error.code() in LOST:
+            # What was typed is not lost with it; the same id makes a second try no second event.
             return _form(request, form, form.workloads, lost_id=made.request_id)
         if error.code() is not grpc.StatusCode.INVALID_ARGUMENT:
             raise
