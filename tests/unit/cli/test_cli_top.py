@@ -115,6 +115,12 @@ def fill(store: FakeStore, name: str, *, alarmed: bool = False) -> None:
     tables.forecasts[band.id] = (ForecastRun(band.id, name, NOW, NOW, 72, ()), band)
 
 
+@pytest.fixture(autouse=True)
+def present(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Now is when a test begins: the file may be read long before, and what is old is shown as unknown."""
+    monkeypatch.setattr(sys.modules[__name__], "NOW", SystemClock().now())
+
+
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
     store, cache = FakeStore(), FakeSignalCache(SystemClock())
