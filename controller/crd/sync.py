@@ -168,9 +168,8 @@ class Synchroniser:
             for reflector in reflectors:
                 self._writes = 0
                 items = sorted(reflector.objects.items())[:OBJECTS_MAX]
-                first = self._waiting.pop(reflector, None)
-                if first is not None:
-                    items.sort(key=lambda pair: (pair[0] < first, pair[0]))
+                first = self._waiting.pop(reflector, ("", ""))
+                items = [i for i in items if i[0] >= first] + [i for i in items if i[0] < first]
                 for key, item in items:
                     if not self._leads():
                         return
