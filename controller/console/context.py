@@ -137,12 +137,10 @@ def query(base: str, values: Mapping[str, object]) -> str:
     return f"{base}?{given}" if given else base
 
 
-async def all_workloads(client: Client) -> tuple[workload_pb2.Workload, ...]:
-    """Read every workload, up to WORKLOADS_MAX; raise AioRpcError."""
+async def all_workloads(client: Client, limit: int = WORKLOADS_MAX) -> tuple[workload_pb2.Workload, ...]:
+    """Read every workload, up to ``limit``; raise AioRpcError."""
     asked = workload_service_pb2.ListWorkloadsRequest(page_size=1000)
-    return tuple(
-        [one async for one in pages(client.workloads.ListWorkloads, asked, "workloads", WORKLOADS_MAX)]
-    )
+    return tuple([one async for one in pages(client.workloads.ListWorkloads, asked, "workloads", limit)])
 
 
 async def fields_of(request: web.Request) -> Mapping[str, Sequence[str]]:

@@ -13,12 +13,20 @@ from zoneinfo import available_timezones
 
 import grpc
 from aiohttp import web
-from forecrest.v1 import event_pb2, event_service_pb2, forecast_service_pb2, workload_service_pb2
+from forecrest.v1 import event_pb2, event_service_pb2, forecast_service_pb2
 from google.protobuf.duration_pb2 import Duration
 
-from controller.client import ApiError, Client, explain, pages
-from controller.console.context import CONSOLE, query, render, viewer_of
-from controller.console.live import LOST, READ_TIMEOUT_S, Source
+from controller.client import ApiError, Client, explain
+from controller.console.context import (
+    CONSOLE,
+    all_workloads,
+    fields_of,
+    query,
+    render,
+    request_id_of,
+    viewer_of,
+)
+from controller.console.live import LOST, READ_TIMEOUT_S, Source, instant
 from controller.console.session import PLAN
 from controller.console.views import events as view
 from controller.console.views import events_preview as preview
@@ -58,8 +66,7 @@ async def load(client: Client, argument: str, previous: Events | None, now: date
     else:
         request.order_by = "start_time desc"
     found = await client.events.ListEvents(request, timeout=READ_TIMEOUT_S)
-    stale = found.stale_since_time.ToDatetime(UTC) if found.HasField("stale_since_time") else None
-    return Events(tuple(found.events), bool(found.next_page_token), stale)
+    return Events(tuple(found.events), bool(found.next_page_token), instant(found, "stale_since_time"))
 
 
 EVENTS: Source[Events] = Source("events", 10.0, load)
@@ -179,13 +186,13 @@ async def show_new(request: web.Request) -> web.StreamResponse:
 
 async def create(request: web.Request) -> web.StreamResponse:
     """Register what the form says, and show it; or show the form again with what is wrong."""
-    client, fields = viewer_of(request).feed.client, await _fields(request)
+    client, fields = viewer_of(request).feed.client, await fields_of(request)
     form = view.form_from(fields)
     event, wrong = view.draft(form)
     if wrong:
         return _form(request, form, await _workloads(client), errors=_said(request, wrong))
     made = event_service_pb2.CreateEventRequest(
-        event=event, event_id=view.id_of(form.display_name), request_id=_request_id(fields)
+        event=event, event_id=view.id_of(form.display_name), request_id=request_id_of(fields)
     )
     try:
         try:
@@ -215,7 +222,7 @@ async def show_edit(request: web.Request) -> web.StreamResponse:
 
 async def update(request: web.Request) -> web.StreamResponse:
     """Change what the form says differently; show the form again with what is wrong or who was faster."""
-    client, fields = viewer_of(request).feed.client, await _fields(request)
+    client, fields = viewer_of(request).feed.client, await fields_of(request)
     form = view.form_from(fields)
     event, wrong = view.draft(form)
     stored = await _event(request)
@@ -229,7 +236,7 @@ async def update(request: web.Request) -> web.StreamResponse:
         return _form(request, form, names, event=stored, conflict=True)
     if not changed:
         raise web.HTTPSeeOther(there)
-    asked = event_service_pb2.UpdateEventRequest(event=event, request_id=_request_id(fields))
+    asked = event_service_pb2.UpdateEventRequest(event=event, request_id=request_id_of(fields))
     asked.update_mask.paths.extend(changed)
     try:
         await client.events.UpdateEvent(asked)
@@ -279,7 +286,7 @@ def _form(
 
 async def show_preview(request: web.Request) -> web.StreamResponse:
     """Say what the form's event would take; what is missing or wrong is said in place of it."""
-    fields = await _fields(request)
+    fields = await fields_of(request)
     form = view.form_from(fields)
     event, wrong = view.draft(form)
     load = form.multiplier if form.load == "multiplier" else form.peak_qps
@@ -342,7 +349,7 @@ async def show_cancel(request: web.Request) -> web.StreamResponse:
 
 async def cancel(request: web.Request) -> web.StreamResponse:
     """Cancel, if nobody changed the event since the question."""
-    fields = await _fields(request)
+    fields = await fields_of(request)
 
     def one(name: str) -> str:
         return next(iter(fields.get(name, ())), "").strip()
@@ -350,7 +357,7 @@ async def cancel(request: web.Request) -> web.StreamResponse:
     name = request.match_info["event"]
     await viewer_of(request).feed.client.events.CancelEvent(
         event_service_pb2.CancelEventRequest(
-            name=f"events/{name}", reason=one("reason"), etag=one("etag"), request_id=_request_id(fields)
+            name=f"events/{name}", reason=one("reason"), etag=one("etag"), request_id=request_id_of(fields)
         )
     )
     viewer_of(request).feed.forget("events", "night", "fleet")
@@ -448,7 +455,7 @@ async def run_import(request: web.Request) -> web.StreamResponse:
 
 
 async def _imported(request: web.Request, *, validate_only: bool) -> web.StreamResponse:
-    fields = await _fields(request)
+    fields = await fields_of(request)
     form = view.form_from(fields)
     template, wrong = view.draft(replace(form, start="", end="", repeat="once"))
     # Times come from the file, and a template that states a confidence or name would overrule it.
@@ -466,7 +473,7 @@ async def _imported(request: web.Request, *, validate_only: bool) -> web.StreamR
                 event_service_pb2.ImportEventsRequest(
                     calendar=content,
                     template=template,
-                    request_id=str(uuid.uuid4()) if validate_only else _request_id(fields),
+                    request_id=str(uuid.uuid4()) if validate_only else request_id_of(fields),
                     validate_only=validate_only,
                 )
             )
@@ -531,23 +538,7 @@ async def _event(request: web.Request) -> event_pb2.Event:
 
 
 async def _workloads(client: Client) -> list[str]:
-    asked = workload_service_pb2.ListWorkloadsRequest(page_size=WORKLOADS_MAX)
-    found = [one async for one in pages(client.workloads.ListWorkloads, asked, "workloads", WORKLOADS_MAX)]
-    return [view.short(one.name) for one in found]
-
-
-async def _fields(request: web.Request) -> Mapping[str, Sequence[str]]:
-    posted = await request.post()
-    return {name: [v for v in posted.getall(name) if isinstance(v, str)] for name in posted}
-
-
-def _request_id(fields: Mapping[str, Sequence[str]]) -> str:
-    """Return the form's own id, so that a second click is no second event; a new one where it has none."""
-    given = next(iter(fields.get("request_id", ())), "")
-    try:
-        return str(uuid.UUID(given))
-    except ValueError:
-        return str(uuid.uuid4())
+    return [view.short(one.name) for one in await all_workloads(client, WORKLOADS_MAX)]
 
 
 def _said(request: web.Request, wrong: Mapping[str, str]) -> view.FieldErrors:

@@ -10,7 +10,7 @@ import heapq
 import itertools
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -543,12 +543,20 @@ class FieldErrors:
 def field_errors(error: ApiError, form: EventForm) -> FieldErrors:
     """Sort the API's violations by the fields of the form in which they are put right."""
     owner = {target: name for name, targets in FIELDS.items() for target in targets}
+
+    def field_of(path: str) -> str | None:
+        name = owner.get(re.split(r"[.\[]", path.removeprefix("event."), maxsplit=1)[0])
+        return "multiplier" if name == "peak_qps" and form.load == "multiplier" else name
+
+    return sorted_violations(error, field_of)
+
+
+def sorted_violations(error: ApiError, field_of: Callable[[str], str | None]) -> FieldErrors:
+    """Put each violation to the form's field that ``field_of`` its path names; None: it belongs to no field."""
     fields: dict[str, tuple[str, ...]] = {}
     general: list[str] = []
     for path, remedy in error.violations:
-        name = owner.get(re.split(r"[.\[]", path.removeprefix("event."), maxsplit=1)[0])
-        if name == "peak_qps" and form.load == "multiplier":
-            name = "multiplier"
+        name = field_of(path)
         if name is None:
             general.append(f"{path}: {remedy}")
         else:

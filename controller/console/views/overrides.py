@@ -8,7 +8,7 @@ from forecrest.v1 import control_pb2
 
 from controller.client import ApiError
 from controller.console.live import instant
-from controller.console.views.events import FieldErrors, short, word
+from controller.console.views.events import FieldErrors, short, sorted_violations, word
 
 KINDS = ("at_least", "at_most", "set")
 # Minutes offered as an expiry; other lengths are typed.
@@ -166,14 +166,6 @@ def missing(form: OverrideForm, *, ends: bool = True) -> dict[str, str]:
 
 def field_errors(error: ApiError) -> FieldErrors:
     """Sort the API's violations by the fields of the form."""
-    fields: dict[str, tuple[str, ...]] = {}
-    general: list[str] = []
-    for path, remedy in error.violations:
-        name = _FIELDS.get(path.removeprefix("override.").partition(".")[0])
-        if name is None:
-            general.append(f"{path}: {remedy}")
-        else:
-            fields[name] = (*fields.get(name, ()), remedy)
-    if not error.violations:
-        general.append(error.message)
-    return FieldErrors(fields, tuple(general))
+    return sorted_violations(
+        error, lambda path: _FIELDS.get(path.removeprefix("override.").partition(".")[0])
+    )
