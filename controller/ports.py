@@ -350,16 +350,12 @@ class StateStore(Protocol):
 class WarmupStore(Protocol):
     """Measured lead times."""
 
-    async def append(self, workload: str, replica_id: str, at: datetime, sample: LeadSample) -> None:
-        """Store one measured start; the same replica again replaces it."""
-        ...
-
     async def recent(self, workload: str, limit: int = 50) -> Sequence[LeadSample]:
         """Newest first."""
         ...
 
     async def append_all(self, starts: Sequence[tuple[str, str, datetime, LeadSample]]) -> None:
-        """Store measured starts, each with the arguments of ``append`` and of another replica."""
+        """Store measured starts as (workload, replica id, when, sample), each of another replica; one that is stored is replaced."""
         ...
 
     async def recent_of(

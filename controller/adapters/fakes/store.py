@@ -600,12 +600,10 @@ class _Warmups:
     def __init__(self, transaction: _Transaction) -> None:
         self._at = transaction
 
-    async def append(self, workload: str, replica_id: str, at: datetime, sample: LeadSample) -> None:
-        (await self._at.write()).warmups[workload, replica_id] = (at, sample)
-
     async def append_all(self, starts: Sequence[tuple[str, str, datetime, LeadSample]]) -> None:
-        for start in starts:
-            await self.append(*start)
+        warmups = (await self._at.write()).warmups
+        for workload, replica_id, at, sample in starts:
+            warmups[workload, replica_id] = (at, sample)
 
     async def recent_of(
         self, workloads: Sequence[str], limit: int = 50

@@ -393,18 +393,6 @@ class PostgresWarmupStore:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    async def append(self, workload: str, replica_id: str, at: datetime, sample: LeadSample) -> None:
-        """Store one measured start; the same replica again replaces it."""
-        statement = insert(tables.warmups).values(
-            workload=workload, replica_id=replica_id, at=at, body=sample
-        )
-        await self._session.execute(
-            statement.on_conflict_do_update(
-                index_elements=["workload", "replica_id"],
-                set_={"at": statement.excluded.at, "body": statement.excluded.body},
-            )
-        )
-
     async def append_all(self, starts: Sequence[tuple[str, str, datetime, LeadSample]]) -> None:
         """Store measured starts, each of another replica."""
         await insert_rows(

@@ -417,10 +417,6 @@ class _Warmups:
     def __init__(self, inner: WarmupStore, sight: Sight) -> None:
         self._inner, self._sight = inner, sight
 
-    async def append(self, workload: str, replica_id: str, at: datetime, sample: LeadSample) -> None:
-        self._sight.who.require_fleet("recording starts")
-        await self._inner.append(workload, replica_id, at, sample)
-
     async def append_all(self, starts: Sequence[tuple[str, str, datetime, LeadSample]]) -> None:
         self._sight.who.require_fleet("recording starts")
         await self._inner.append_all(starts)

@@ -754,8 +754,10 @@ async def test_lead_times_are_newest_first_one_per_replica(store: Store) -> None
 
     async with store.unit_of_work() as unit:
         for index in range(4):
-            await unit.warmups.append("w", f"r{index}", MIDNIGHT + index * MINUTE, sample(float(index)))
-        await unit.warmups.append("w", "r0", MIDNIGHT + HOUR, sample(9.0))
+            await unit.warmups.append_all(
+                [("w", f"r{index}", MIDNIGHT + index * MINUTE, sample(float(index)))]
+            )
+        await unit.warmups.append_all([("w", "r0", MIDNIGHT + HOUR, sample(9.0))])
 
         assert [sample(9.0), sample(3.0)] == list(await unit.warmups.recent("w", limit=2))
         assert len(await unit.warmups.recent("w")) == 4

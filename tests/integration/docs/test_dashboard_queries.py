@@ -106,7 +106,9 @@ async def fill(store: Store, database_url: str, now: datetime) -> None:
         await uow.decisions.save_plan(plan)
         await uow.forecasts.save(ForecastRun("f1", "recommender", now, now, 2), band)
         await uow.states.keep_contracts([("recommender", contract)])
-        await uow.warmups.append("recommender", "r1", now, LeadSample({"load": 17.0, "warmup": 2.0}, 1))
+        await uow.warmups.append_all(
+            [("recommender", "r1", now, LeadSample({"load": 17.0, "warmup": 2.0}, 1))]
+        )
         await uow.accuracy.put_scores("recommender", [score])
         await uow.accuracy.put_standing(Standing("recommender"))
         await uow.commit()

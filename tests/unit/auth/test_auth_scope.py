@@ -124,7 +124,7 @@ async def test_writes_of_the_loop_are_not_for_callers_of_some_namespaces(store: 
             lambda: uow.decisions.append([]),
             lambda: uow.states.save({}),
             lambda: uow.states.keep_contracts([]),
-            lambda: uow.warmups.append("shop-01", "r", NOW, None),  # type: ignore[arg-type]
+            lambda: uow.warmups.append_all([]),
             lambda: uow.accuracy.put_scores("shop-01", []),
         ):
             with pytest.raises(ForbiddenError):
