@@ -2,7 +2,8 @@
 
 import itertools
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,11 @@ import pytest_asyncio
 
 from controller.actuators.kubernetes import KubeApi
 from controller.adapters.clock import SystemClock
+from controller.bootstrap import open_runtime
+from controller.client import Client
 from controller.core.types import CapacityProfile, Mode, Slo, Workload
 from controller.ports import NotFoundError
+from controller.settings import Settings
 from engines.onnx_examples import write_two_tower
 from engines.triton_repository import ServedModel, build_repository
 from tests.e2e.cluster.binary import BinaryError, build, cached
@@ -192,6 +196,32 @@ SCALED_OBJECT: dict[str, Any] = {
         ],
     },
 }
+
+
+@pytest.fixture
+def settings(
+    plane: ControlPlane, tmp_path: Path, database_url: str, redis_url: str, namespace: str
+) -> Settings:
+    """Of a controller that acts on the test's namespace, with short periods."""
+    return Settings(
+        data_dir=tmp_path / "data",
+        database_url=database_url,  # type: ignore[arg-type]  # pydantic makes secrets of them
+        redis_url=redis_url,  # type: ignore[arg-type]
+        bind="127.0.0.1:0",
+        http_bind="off",
+        actuator="kubernetes",
+        kubernetes_kubeconfig=plane.kubeconfig(),
+        kubernetes_namespaces=namespace,
+        tick_period_s=1,
+        scrape_period_s=1,
+    )
+
+
+@asynccontextmanager
+async def controller(settings: Settings) -> AsyncGenerator[Client]:
+    """A client of a controller that runs for the time of the block."""
+    async with open_runtime(settings) as runtime, Client(runtime.api.target) as client:
+        yield client
 
 
 async def install(admin: KubeApi, crd: dict[str, Any]) -> None:

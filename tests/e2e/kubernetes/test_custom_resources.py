@@ -19,7 +19,6 @@ from controller.crd.sync import FINALIZER, GROUP, release_all
 from controller.crd.wire import MARK
 from controller.ports import NotFoundError
 from controller.settings import Settings
-from tests.e2e.cluster.controlplane import ControlPlane
 from tests.e2e.kubernetes.conftest import eventually, install
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -36,23 +35,9 @@ async def kinds(admin: KubeApi) -> None:
 
 
 @pytest.fixture
-def settings(
-    plane: ControlPlane, tmp_path: Path, database_url: str, redis_url: str, kinds: None, namespace: str
-) -> Settings:
+def settings(settings: Settings, kinds: None) -> Settings:
     """Of a controller that carries custom resources of one namespace."""
-    return Settings(
-        data_dir=tmp_path / "data",
-        database_url=database_url,  # type: ignore[arg-type]  # pydantic makes secrets of them
-        redis_url=redis_url,  # type: ignore[arg-type]
-        bind="127.0.0.1:0",
-        http_bind="off",
-        actuator="kubernetes",
-        kubernetes_kubeconfig=plane.kubeconfig(),
-        kubernetes_namespaces=namespace,
-        kubernetes_custom_resources=True,
-        tick_period_s=1,
-        scrape_period_s=1,
-    )
+    return settings.model_copy(update={"kubernetes_custom_resources": True})
 
 
 @pytest_asyncio.fixture(loop_scope="module")

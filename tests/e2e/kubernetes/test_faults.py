@@ -16,7 +16,6 @@ from forecrest.v1 import control_pb2, control_service_pb2, workload_pb2, workloa
 from controller.actuators.kubernetes import KubeApi, KubernetesActuator
 from controller.actuators.kubernetes.actuator import FENCE
 from controller.adapters.clock import SystemClock
-from controller.bootstrap import open_runtime
 from controller.client import Client
 from controller.ports import UnavailableError
 from controller.settings import Settings
@@ -24,7 +23,7 @@ from engines.triton_repository import ServedModel
 from tests.e2e.cluster.controlplane import ControlPlane
 from tests.e2e.cluster.kubelet import Faults, ProcessKubelet
 from tests.e2e.cluster.wire import Relay
-from tests.e2e.kubernetes.conftest import eventually, triton, workload
+from tests.e2e.kubernetes.conftest import controller, eventually, triton, workload
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -33,28 +32,9 @@ FLOW = "/apis/flowcontrol.apiserver.k8s.io/v1"
 
 
 @pytest.fixture
-def settings(
-    plane: ControlPlane, tmp_path: Path, database_url: str, redis_url: str, namespace: str
-) -> Settings:
-    return Settings(
-        data_dir=tmp_path / "data",
-        database_url=database_url,  # type: ignore[arg-type]  # pydantic makes secrets of them
-        redis_url=redis_url,  # type: ignore[arg-type]
-        bind="127.0.0.1:0",
-        http_bind="off",
-        actuator="kubernetes",
-        kubernetes_kubeconfig=plane.kubeconfig(),
-        kubernetes_namespaces=namespace,
-        tick_period_s=1,
-        scrape_period_s=1,
-        lease_duration_s=2,
-    )
-
-
-@asynccontextmanager
-async def controller(settings: Settings) -> AsyncGenerator[Client]:
-    async with open_runtime(settings) as runtime, Client(runtime.api.target) as client:
-        yield client
+def settings(settings: Settings) -> Settings:
+    """Of a controller whose successor need not wait long."""
+    return settings.model_copy(update={"lease_duration_s": 2.0})
 
 
 def kubeconfig_by(relay: Relay, plane: ControlPlane, folder: Path) -> Path:

@@ -105,32 +105,17 @@ async def test_the_minimum_of_a_scaled_object_is_raised_and_given_back(
 
 
 async def test_keda_gets_the_decision_and_the_target_is_left_to_it(
-    plane: ControlPlane,
     admin: KubeApi,
     kubelet: ProcessKubelet,
     kinds: None,
     namespace: str,
     model: ServedModel,
-    database_url: str,
-    redis_url: str,
-    tmp_path: Path,
+    settings: Settings,
 ) -> None:
     kubelet.faults = Faults()
     path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
     before = await admin.create(path, triton("recommender", model, replicas=1))
     await admin.create(f"/apis/keda.sh/v1alpha1/namespaces/{namespace}/scaledobjects", scaled_object())
-    settings = Settings(
-        data_dir=tmp_path / "data",
-        database_url=database_url,  # type: ignore[arg-type]  # pydantic makes secrets of them
-        redis_url=redis_url,  # type: ignore[arg-type]
-        bind="127.0.0.1:0",
-        http_bind="off",
-        actuator="kubernetes",
-        kubernetes_kubeconfig=plane.kubeconfig(),
-        kubernetes_namespaces=namespace,
-        tick_period_s=1,
-        scrape_period_s=1,
-    )
     w = workload_pb2.Workload(
         model_name=model.name,
         engine_digest=model.digest,

@@ -1,9 +1,8 @@
 """A whole evening on a real control plane: workload, history, event, pods ahead of time, traffic, and scale-down."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from datetime import timedelta
-from pathlib import Path
 
 import grpc
 import numpy as np
@@ -23,42 +22,17 @@ from tritonclient.utils import triton_to_np_dtype
 
 from controller.actuators.kubernetes import KubeApi
 from controller.adapters.clock import SystemClock
-from controller.bootstrap import Runtime, open_runtime
+from controller.bootstrap import Runtime
 from controller.client import Client
 from controller.settings import Settings
 from engines.triton_repository import ServedModel
-from tests.e2e.cluster.controlplane import ControlPlane
 from tests.e2e.cluster.kubelet import ProcessKubelet
-from tests.e2e.kubernetes.conftest import eventually, triton
+from tests.e2e.kubernetes.conftest import controller, eventually, triton
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 EVENING = timedelta(seconds=75)
 Open = Callable[[], Awaitable[tuple[Runtime, Client]]]
-
-
-@pytest.fixture
-def settings(
-    plane: ControlPlane, tmp_path: Path, database_url: str, redis_url: str, namespace: str
-) -> Settings:
-    return Settings(
-        data_dir=tmp_path / "data",
-        database_url=database_url,  # type: ignore[arg-type]  # pydantic makes secrets of them
-        redis_url=redis_url,  # type: ignore[arg-type]
-        bind="127.0.0.1:0",
-        http_bind="off",
-        actuator="kubernetes",
-        kubernetes_kubeconfig=plane.kubeconfig(),
-        kubernetes_namespaces=namespace,
-        tick_period_s=1,
-        scrape_period_s=1,
-    )
-
-
-@asynccontextmanager
-async def controller(settings: Settings) -> AsyncGenerator[Client]:
-    async with open_runtime(settings) as runtime, Client(runtime.api.target) as client:
-        yield client
 
 
 def described(namespace: str, model: ServedModel, mode: workload_pb2.Mode.ValueType) -> workload_pb2.Workload:
