@@ -31,7 +31,7 @@ from controller.adapters.postgres import PostgresStore, migrate
 from controller.adapters.redis import RedisSignalCache
 from controller.api.server import ApiDependencies
 from controller.api.server import serve as serve_api
-from controller.console.app import create_app, serve
+from controller.console.app import create_app
 from controller.core.resources import ForecastRun, TrafficSample
 from controller.core.types import (
     CapacityProfile,
@@ -45,6 +45,7 @@ from controller.core.types import (
     Workload,
     WorkloadState,
 )
+from controller.listener import listen
 
 LEVELS = (0.05, 0.1, 0.5, 0.9, 0.95)
 STEP, STEPS = timedelta(minutes=5), 576
@@ -233,7 +234,7 @@ async def bench(
     await fill(store, database_url, workloads, days)
     filled_s = time.perf_counter() - began
     api = await serve_api(ApiDependencies(store, signals, clock), "127.0.0.1:0")
-    console = await serve(create_app(api.target), "127.0.0.1", 0)
+    console = await listen(create_app(api.target), "127.0.0.1", 0)
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         figures = await measure(browser, console.url)

@@ -44,15 +44,14 @@ from controller.api.server import (
     check_bind,
     serve,
 )
-from controller.console.app import RunningConsole
 from controller.console.app import create_app as create_console
-from controller.console.app import serve as serve_console
 from controller.crd.status import Facts
 from controller.crd.sync import Synchroniser
 from controller.credentials import Credentials
 from controller.http.health import Health
 from controller.http.metrics import ApiMetrics, State, StateCollector, new_registry
-from controller.http.port import RunningPort, follow, open_port
+from controller.http.port import follow, open_port
+from controller.listener import Listener, listen
 from controller.loop.control import Control
 from controller.loop.forecasting import Forecasting
 from controller.loop.leader import Leadership
@@ -92,8 +91,8 @@ class Runtime:
     # These end only when something broke for good: whoever runs the process must end it then.
     loop: asyncio.Task[None] | None
     servers: asyncio.Task[NoReturn] | None  # raises EmbeddedError; None without embedded servers
-    http: RunningPort | None = None  # None: switched off
-    console: RunningConsole | None = None  # as above
+    http: Listener | None = None  # None: switched off
+    console: Listener | None = None  # as above
     notifier: Notifier | None = None  # None: nobody is told
 
 
@@ -375,7 +374,7 @@ def prometheus_traffic(settings: Settings, clock: Clock) -> PrometheusTraffic | 
 
 async def _open_http(
     runtime: Runtime, security: Security, registry: CollectorRegistry, stack: AsyncExitStack
-) -> RunningPort:
+) -> Listener:
     """Start the side port over what this process knows."""
     runner, clock = runtime.runner, runtime.clock
     began_s = clock.monotonic()
@@ -404,7 +403,7 @@ async def _open_http(
 
 async def _open_console(
     settings: Settings, api_port: int, security: Security, stack: AsyncExitStack
-) -> RunningConsole | None:
+) -> Listener | None:
     """Start the web console as a client of our own API; None if it has no way to be one."""
     bind, tls = settings.console_bind, security.tls
     host = check_bind(bind, security, name="console_bind")
@@ -419,7 +418,7 @@ async def _open_console(
     context = None if tls is None else tls.http_context()
     port = int(bind.rpartition(":")[2])
     try:
-        console = await serve_console(app, host, port, context)
+        console = await listen(app, host, port, context)
     except OSError as error:
         if bind != Settings.model_fields["console_bind"].default:
             raise BindError(
@@ -427,7 +426,7 @@ async def _open_console(
             ) from error
         # As with the side port: nobody asked for this very one.
         log.warning("console_bind: %s is not free; any free one is taken instead", bind)
-        console = await serve_console(app, host, 0, context)
+        console = await listen(app, host, 0, context)
     stack.push_async_callback(console.stop)
     return console
 

@@ -82,14 +82,15 @@ async def _serve(
     target: str, credentials: Credentials, host: str, port: int, names: list[str], tls: ssl.SSLContext | None
 ) -> None:
     # Imported late: templates and pages that no other command needs.
-    from controller.console.app import create_app, serve  # noqa: PLC0415
+    from controller.console.app import create_app  # noqa: PLC0415
+    from controller.listener import listen  # noqa: PLC0415
 
     bind = f"{host}:{port}"
     if not is_loopback(bind):
         await _check_protected(target, credentials, bind, tls)
     app = create_app(target, credentials=credentials, hosts=[*names, host], secure=tls is not None)
     try:
-        running = await serve(app, host, port, tls)
+        running = await listen(app, host, port, tls)
     except OSError as error:
         raise CliError(f"--bind: {bind} is not free; choose another.") from error
     out().print(f"The console of {target} is at [bold]{running.url}[/]. Ctrl-C ends it.")

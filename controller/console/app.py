@@ -1,4 +1,4 @@
-"""The console's application: ``create_app`` puts pages, sessions and the live endpoint together, ``serve`` opens a port.
+"""The console's application: ``create_app`` puts pages, sessions and the live endpoint together.
 
 Promises: every page is behind the guard and the session; an error of the API becomes a page in words, with the status
 that fits; nothing of an unexpected failure leaves but that it happened. Called by ``forecrest console`` and ``up``.
@@ -6,11 +6,8 @@ that fits; nothing of an unexpected failure leaves but that it happened. Called 
 
 import logging
 import secrets
-import ssl
 from collections.abc import Collection
-from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
 
 import grpc
 from aiohttp import web
@@ -177,38 +174,3 @@ async def _end_streams(app: web.Application) -> None:
 
 async def _close(app: web.Application) -> None:
     await app[CONSOLE].sessions.close()
-
-
-@dataclass(slots=True)
-class RunningConsole:
-    """A started console. ``port`` is the one really bound."""
-
-    host: str
-    port: int
-    secure: bool
-    _runner: web.AppRunner
-
-    @property
-    def url(self) -> str:
-        """Where it answers, without a slash at the end."""
-        return f"{'https' if self.secure else 'http'}://{self.host}:{self.port}"
-
-    async def stop(self) -> None:
-        """Close it; safe to repeat."""
-        await self._runner.cleanup()
-
-
-async def serve(
-    app: web.Application, host: str, port: int, tls: ssl.SSLContext | None = None
-) -> RunningConsole:
-    """Open a port; raise OSError if it is not free. Whether the address may be served on is the caller's to check."""
-    runner = web.AppRunner(app, access_log=None, keepalive_timeout=30, shutdown_timeout=1.0)
-    await runner.setup()
-    site = web.TCPSite(runner, host.removeprefix("[").removesuffix("]"), port, ssl_context=tls)
-    try:
-        await site.start()
-    except OSError:
-        await runner.cleanup()
-        raise
-    addresses: Any = runner.addresses
-    return RunningConsole(host, addresses[0][1], tls is not None, runner)

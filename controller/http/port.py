@@ -10,7 +10,6 @@ import json
 import logging
 import math
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
@@ -25,31 +24,13 @@ from controller.api.auth.roles import Access, namespaces_of
 from controller.api.auth.security import Security
 from controller.api.server import BindError, check_bind
 from controller.http.health import Health
+from controller.listener import Listener, listen
 
 log = logging.getLogger(__name__)
 
 REQUEST_BYTES_MAX = 1024
 ACCEPT_LENGTH_MAX = 1000
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
-
-
-@dataclass(slots=True)
-class RunningPort:
-    """A started side port. ``port`` is the one really bound."""
-
-    host: str
-    port: int
-    secure: bool
-    _runner: web.AppRunner
-
-    @property
-    def url(self) -> str:
-        """Where it answers, without a slash at the end."""
-        return f"{'https' if self.secure else 'http'}://{self.host}:{self.port}"
-
-    async def stop(self) -> None:
-        """Close it; safe to repeat."""
-        await self._runner.cleanup()
 
 
 def follow(bind: str, api_bind: str) -> str:
@@ -60,9 +41,7 @@ def follow(bind: str, api_bind: str) -> str:
     return f"{host}:{0 if port in {'0', '65535'} else int(port) + 1}"
 
 
-async def open_port(
-    bind: str, security: Security, registry: CollectorRegistry, health: Health
-) -> RunningPort:
+async def open_port(bind: str, security: Security, registry: CollectorRegistry, health: Health) -> Listener:
     """Start the side port; raise BindError if the address is not free, or beyond loopback and not protected."""
     host = check_bind(bind, security, name="http_bind")
     app = web.Application(client_max_size=REQUEST_BYTES_MAX, middlewares=[_hardened])
@@ -70,21 +49,13 @@ async def open_port(
     app.router.add_get("/metrics", metrics.answer)
     app.router.add_get("/healthz", _answering(health.liveness))
     app.router.add_get("/readyz", _answering(health.readiness, health.degraded))
-    # Access logs would repeat what scrapers do every few seconds.
-    runner = web.AppRunner(app, access_log=None, keepalive_timeout=30, shutdown_timeout=1.0)
-    await runner.setup()
     context = None if security.tls is None else security.tls.http_context()
-    bare = host.removeprefix("[").removesuffix("]")
-    site = web.TCPSite(runner, bare, int(bind.rpartition(":")[2]), ssl_context=context)
     try:
-        await site.start()
+        return await listen(app, host, int(bind.rpartition(":")[2]), context)
     except OSError as error:
-        await runner.cleanup()
         raise BindError(
             f"http_bind: {bind} is not free; choose another with FORECREST_HTTP_BIND, or off"
         ) from error
-    addresses: Any = runner.addresses
-    return RunningPort(host, addresses[0][1], context is not None, runner)
 
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

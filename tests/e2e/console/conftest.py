@@ -29,7 +29,8 @@ from controller.api.limits import ApiLimits
 from controller.api.server import ApiDependencies, RunningServer
 from controller.api.server import serve as serve_api
 from controller.client import Client
-from controller.console.app import RunningConsole, create_app, serve
+from controller.console.app import create_app
+from controller.listener import Listener, listen
 from tests.conftest import Databases
 from tests.e2e.console import world
 
@@ -90,7 +91,7 @@ class ConsoleWorld:
     signals: RedisSignalCache
     client: Client
     api: RunningServer
-    console: RunningConsole
+    console: Listener
     errors: list[str] = field(default_factory=list)
 
     @property
@@ -114,7 +115,7 @@ async def open_world(
     limits = ApiLimits(rate_per_caller_qps=1e6, rate_per_caller_burst=1e6, poll_period_s=0.2)
     deps = ApiDependencies(store, signals, clock, forecaster=FitForecaster(), limits=limits)
     api = await serve_api(deps, "127.0.0.1:0", security)
-    console = await serve(create_app(api.target), "127.0.0.1", 0)
+    console = await listen(create_app(api.target), "127.0.0.1", 0)
     return ConsoleWorld(lab, store, deps, signals, Client(api.target), api, console)
 
 

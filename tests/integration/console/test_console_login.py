@@ -17,9 +17,10 @@ from controller.api.auth.tokens import TokenFile, make_token, save_tokens
 from controller.api.server import ApiDependencies
 from controller.api.server import serve as serve_api
 from controller.client import Client
-from controller.console.app import create_app, serve
+from controller.console.app import create_app
 from controller.console.session import COOKIE, PROBE_ID
 from controller.credentials import Credentials
+from controller.listener import listen
 from tests.integration.console.browsing import browsing
 
 ROLES = ("operator:*", "operator:shop", "viewer:*", "planner:*", "telemetry:*")
@@ -55,7 +56,7 @@ async def guarded(postgres_store: PostgresStore, redis_url: str, tmp_path: Path)
         )
     # A token in the console's own environment must not let anybody in.
     own = Credentials(token=made["operator:*"].text)
-    console = await serve(create_app(api.target, credentials=own), "127.0.0.1", 0)
+    console = await listen(create_app(api.target, credentials=own), "127.0.0.1", 0)
     yield Guarded(console.url, {role: one.text for role, one in made.items()}, postgres_store)
     await console.stop()
     await api.stop(grace_s=0)

@@ -17,11 +17,12 @@ from forecrest.v1 import (
     workload_pb2,
 )
 
+import controller.console
 from controller.adapters.clock import SystemClock
 from controller.adapters.fakes import FakeActuator, FakeSignalCache, FakeStore
 from controller.api.server import ApiDependencies, RunningServer, serve
 from controller.client import Client
-from controller.console import app as console
+from controller.console.app import create_app
 from controller.core.types import (
     CapacityProfile,
     Contract,
@@ -30,6 +31,7 @@ from controller.core.types import (
     Workload,
     WorkloadState,
 )
+from controller.listener import listen
 
 WORKLOAD = Workload("rec", "recommender", (CapacityProfile("rec-int8", "L4", 1000.0),), max_replicas=30)
 # Every replica has got as far as loading its model.
@@ -78,7 +80,7 @@ async def world() -> AsyncIterator[World]:
     store, actuator = FakeStore(), FakeActuator(clock, HALF_WAY)
     store.tables.workloads["rec"] = WORKLOAD
     api = await serve(ApiDependencies(store, FakeSignalCache(clock), clock, actuator=actuator), "127.0.0.1:0")
-    running = await console.serve(console.create_app(api.target), "127.0.0.1", 0)
+    running = await listen(create_app(api.target), "127.0.0.1", 0)
     async with Client(api.target) as client:
         opened = World(store, actuator, client, running.url, api)
         yield opened
@@ -400,7 +402,7 @@ async def test_any_query_of_the_calendar_is_answered(world: World, path: str) ->
 
 
 def test_both_languages_say_everything() -> None:
-    folder = Path(console.__file__).parent / "i18n"
+    folder = Path(controller.console.__file__).parent / "i18n"
     for name in ("events", "night", "engines", "overrides"):
         english, chinese = (
             (folder / f"{name}.{code}.json").read_text(encoding="utf-8") for code in ("en", "zh")

@@ -14,8 +14,9 @@ from controller.api.auth.roles import Grant
 from controller.api.auth.security import Security, SecurityFiles
 from controller.api.auth.tokens import TokenFile, make_token, read_tokens, save_tokens
 from controller.api.server import ApiDependencies, serve
-from controller.console import app as console
+from controller.console.app import create_app
 from controller.core.types import CapacityProfile, Workload
+from controller.listener import listen
 
 LogIn = Callable[[str], Awaitable[aiohttp.ClientSession]]
 
@@ -37,7 +38,7 @@ async def log_in(tmp_path: Path) -> AsyncIterator[LogIn]:
         "127.0.0.1:0",
         Security(SecurityFiles(tokens=path)),
     )
-    running = await console.serve(console.create_app(api.target), "127.0.0.1", 0)
+    running = await listen(create_app(api.target), "127.0.0.1", 0)
     sessions: list[aiohttp.ClientSession] = []
 
     async def begin(role: str) -> aiohttp.ClientSession:

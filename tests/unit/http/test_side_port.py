@@ -45,7 +45,8 @@ from controller.core.types import (
 )
 from controller.http.health import STALLED_AFTER_S, Health
 from controller.http.metrics import METRICS, ApiMetrics, State, StateCollector, new_registry
-from controller.http.port import RunningPort, follow, open_port
+from controller.http.port import follow, open_port
+from controller.listener import Listener
 from controller.notify.types import Backlog
 from controller.ports import PoolView
 from tests.unit.api.conftest import NOW, a_decision
@@ -282,7 +283,7 @@ def test_a_first_turn_that_never_ends_is_noticed() -> None:
     assert 2 == len(parts.health().liveness())
 
 
-Opens = Callable[..., Awaitable[RunningPort]]
+Opens = Callable[..., Awaitable[Listener]]
 
 
 @pytest.fixture
@@ -299,9 +300,9 @@ def parts() -> Parts:
 
 @pytest.fixture
 async def open_side_port(registry: CollectorRegistry, parts: Parts) -> AsyncIterator[Opens]:
-    opened: list[RunningPort] = []
+    opened: list[Listener] = []
 
-    async def start(files: SecurityFiles | None = None) -> RunningPort:
+    async def start(files: SecurityFiles | None = None) -> Listener:
         opened.append(await open_port("127.0.0.1:0", Security(files), registry, parts.health()))
         return opened[-1]
 
@@ -320,7 +321,7 @@ async def get(url: str, context: ssl.SSLContext | None = None, **headers: str) -
         return response.status, await response.text()
 
 
-async def said(port: RunningPort, field: str) -> tuple[int, list[str]]:
+async def said(port: Listener, field: str) -> tuple[int, list[str]]:
     status, text = await get(f"{port.url}/readyz")
     return status, json.loads(text)[field]
 
