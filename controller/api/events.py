@@ -98,6 +98,7 @@ class EventServicer(event_service_pb2_grpc.EventServiceServicer):
     ) -> event_pb2.Event:
         """Change an event."""
         del context
+        mappers.check_mask(request.update_mask)
         (event_id,) = parse(request.event.name, "events/*", "event.name")
         call = call_of(
             request,

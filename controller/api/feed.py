@@ -103,8 +103,8 @@ async def _sees_all(who: Caller, workloads: Sequence[str]) -> bool:
 
 
 Forecasted = tuple[ForecastRun, ForecastBand]
-# None in the queue: look at why the stream has to end.
-_Queue = asyncio.Queue[Decided | None]
+# What is in the queue in place of a decision ends the stream; None: look at why.
+_Queue = asyncio.Queue[Decided | MissingError | None]
 
 
 class Feed:
@@ -115,11 +115,13 @@ class Feed:
         self._deps, self._limits = deps, deps.limits
         self._sees = sees or _sees_all
         self._latest: dict[str, Decided] = {}
-        self._queues: set[_Queue] = set()
+        # Who watches decisions, and of which workload; None: of all.
+        self._queues: dict[_Queue, str | None] = {}
         self._views: dict[str, EventView] = {}
         self._event_watchers: Counter[str] = Counter()
         self._forecasts: dict[str, Forecasted] = {}
         self._forecast_watchers: Counter[str] = Counter()
+        self._deleted: frozenset[str] = frozenset()  # of the watched workloads, at the newest look
         self._seen: OrderedDict[str, None] = OrderedDict()
         self._cursor_at: datetime | None = None
         self._reading = asyncio.Lock()
@@ -137,17 +139,21 @@ class Feed:
 
         With a token there is no snapshot: what was decided after it comes first, by time. Tokens are empty
         until the snapshot is complete. ``changes_only`` holds for everything but the snapshot. Raise
-        InvalidError for a token that is none, StreamLimitError when there are too many streams, this one
-        cannot keep up, or missed too much, StoppingError when the server goes away.
+        InvalidError for a token that is none, MissingError for a workload that does not exist or is deleted
+        meanwhile, StreamLimitError when there are too many streams, this one cannot keep up, or missed too much,
+        StoppingError when the server goes away.
         """
         after = _decision_key(resume_token) if resume_token else None
         queue: _Queue = asyncio.Queue(self._limits.stream_queue_max)
+        who = caller()
         with self._admitted():
+            if workload is not None:
+                async with self._deps.store.unit_of_work() as uow:
+                    await self._require_workload(uow, who, workload)
             await self._begin()
             # No await between joining and copying: nothing is missed and nothing comes twice.
-            self._queues.add(queue)
+            self._queues[queue] = workload
             latest = [row for name, row in sorted(self._latest.items()) if workload in {None, name}]
-            who = caller()
             try:
                 latest = [row for row in latest if await self._sees(who, [row[0].workload])]
                 newest = after
@@ -164,6 +170,8 @@ class Feed:
                     entry = await queue.get()
                     if entry is None:
                         raise self._ended()
+                    if isinstance(entry, MissingError):
+                        raise entry
                     if workload not in {None, entry[0].workload} or entry[0].id in given:
                         continue
                     # The reader looks back a little; whoever resumes has had that.
@@ -176,7 +184,7 @@ class Feed:
                     newest = max(_key(entry), newest or _key(entry))
                     yield entry, False, _token(newest)
             finally:
-                self._queues.discard(queue)
+                self._queues.pop(queue, None)
 
     async def _missed(
         self, workload: str | None, after: tuple[datetime, str], changes_only: bool
@@ -252,9 +260,7 @@ class Feed:
         who = caller()
         with self._admitted():
             async with self._deps.store.unit_of_work() as uow:
-                if not await self._sees(who, [workload]):
-                    raise MissingError(f"workloads/{workload}", LIST_REMEDY)
-                await find_workload(uow, workload)
+                await self._require_workload(uow, who, workload)
                 found = await uow.forecasts.latest(workload)
             self._forecast_watchers[workload] += 1
             try:
@@ -273,11 +279,19 @@ class Feed:
                     await turn.wait()
                     if self._stopping:
                         raise self._ended()
+                    if workload in self._deleted:
+                        raise _deleted(workload)
             finally:
                 self._forecast_watchers[workload] -= 1
                 if not self._forecast_watchers[workload]:
                     del self._forecast_watchers[workload]
                     self._forecasts.pop(workload, None)
+
+    async def _require_workload(self, uow: UnitOfWork, who: Caller, workload: str) -> None:
+        """Raise MissingError unless the workload exists, for this caller."""
+        if not await self._sees(who, [workload]):
+            raise MissingError(f"workloads/{workload}", LIST_REMEDY)
+        await find_workload(uow, workload)
 
     async def _require(self, who: Caller, view: EventView) -> None:
         """Raise what a missing event raises unless the caller sees all of its workloads."""
@@ -362,6 +376,7 @@ class Feed:
                         _offer(queue, decided)
             views = await self._read_views(uow, list(self._event_watchers), now)
             await self._read_forecasts(uow)
+            await self._find_deleted(uow)
         self._views.update((key, view) for key, view in views.items() if key in self._event_watchers)
         self._advance()
 
@@ -447,6 +462,17 @@ class Feed:
                 if found is not None and workload in self._forecast_watchers:
                     self._forecasts[workload] = found
 
+    async def _find_deleted(self, uow: UnitOfWork) -> None:
+        """See which watched workloads are gone: nothing will follow, and their watchers must not wait for it."""
+        watched = {*self._forecast_watchers, *filter(None, self._queues.values())}
+        known = await uow.workloads.known(watched) if watched else set[str]()
+        self._deleted = frozenset(watched - known)
+        for queue, workload in list(self._queues.items()):
+            if workload in self._deleted:
+                # Behind what was decided before.
+                _offer(queue, _deleted(workload))
+                del self._queues[queue]
+
     async def _replicas(self, uow: UnitOfWork, names: Collection[str]) -> Mapping[str, tuple[Replica, ...]]:
         if self._deps.actuator is None or not names:
             return {}
@@ -476,9 +502,14 @@ def _token(key: tuple[datetime, str] | None) -> str:
     return "" if key is None else token_of("decisions", key[0].isoformat(), key[1])
 
 
-def _offer(queue: _Queue, decided: Decided) -> None:
+def _deleted(workload: str) -> MissingError:
+    remedy = "it was deleted while it was watched; its decisions stay and can be listed"
+    return MissingError(f"workloads/{workload}", remedy, "WORKLOAD_DELETED")
+
+
+def _offer(queue: _Queue, entry: Decided | MissingError) -> None:
     try:
-        queue.put_nowait(decided)
+        queue.put_nowait(entry)
     except asyncio.QueueFull:
         _end(queue)
 

@@ -73,6 +73,9 @@ from controller.usecases.telemetry import Backlog
 
 M = TypeVar("M", bound=Message)
 
+# More paths than any message has fields, and longer ones than any field is named.
+MASK_PATHS_MAX, MASK_PATH_LENGTH_MAX = 1000, 100
+
 _EVENT_LOCAL = frozenset({"start_local", "end_local"})
 _EVENT_OUTPUT = frozenset(
     {
@@ -213,8 +216,19 @@ def version_of(etag: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else -1
 
 
+def check_mask(mask: FieldMask) -> None:
+    """Raise InvalidError before anything is made of the mask: a message of 4 MiB holds millions of empty paths."""
+    if len(mask.paths) > MASK_PATHS_MAX:
+        remedy = f"must have at most {MASK_PATHS_MAX} paths; got {len(mask.paths)}; name each field once"
+        raise InvalidError([Violation("update_mask", remedy)])
+    longest = max(map(len, mask.paths), default=0)
+    if longest > MASK_PATH_LENGTH_MAX:
+        remedy = f"must have paths of at most {MASK_PATH_LENGTH_MAX} characters; one has {longest}"
+        raise InvalidError([Violation("update_mask", remedy)])
+
+
 def merge(base: M, given: M, mask: FieldMask, output: frozenset[str], at: str) -> M:
-    """Return ``base`` with the masked top-level fields taken from ``given`` (AIP-134).
+    """Return ``base`` with the top-level fields of a checked mask taken from ``given`` (AIP-134).
 
     Without a mask the fields set in ``given`` count; "*" replaces all. Raise InvalidError for other paths.
     """

@@ -75,6 +75,7 @@ class WorkloadServicer(workload_service_pb2_grpc.WorkloadServiceServicer):
     ) -> workload_pb2.Workload:
         """Change a workload."""
         del context
+        mappers.check_mask(request.update_mask)
         (name,) = parse(request.workload.name, "workloads/*", "workload.name")
         call = call_of(
             request,

@@ -7,12 +7,27 @@ from typing import TypeVar
 
 import grpc
 import pytest
-from forecrest.v1 import control_pb2, control_service_pb2, event_pb2, event_service_pb2
+from forecrest.v1 import (
+    control_pb2,
+    control_service_pb2,
+    event_pb2,
+    event_service_pb2,
+    forecast_service_pb2,
+    workload_service_pb2,
+)
 
 from controller.adapters.fakes import FakeActuator, FakeSignalCache, FakeStore
 from controller.api.server import RunningServer
 from controller.client import ApiError, Client
-from controller.core.types import Contract, ContractState, Decision, WorkloadState
+from controller.core.resources import ForecastRun
+from controller.core.types import (
+    Contract,
+    ContractState,
+    Decision,
+    ForecastBand,
+    ForecastState,
+    WorkloadState,
+)
 from controller.usecases.topics import CHANGES
 from tests.unit.api.conftest import NOW, a_decision
 
@@ -249,3 +264,86 @@ async def test_the_enum_of_an_absent_binding_is_unspecified(
     (response,) = await take(watch(client), 1)
 
     assert response.decision.binding == control_pb2.SOURCE_UNSPECIFIED
+
+
+@pytest.mark.parametrize("token", [False, True], ids=["from the beginning", "resumed"])
+async def test_decisions_of_an_unknown_workload_cannot_be_watched(
+    client: Client, store: FakeStore, signals: FakeSignalCache, refused: Refused, token: bool
+) -> None:
+    await decide(store, signals, a_decision(0))
+    (first,) = await take(watch(client, workload="workloads/rec"), 1)
+    resumed = first.resume_token if token else ""
+
+    error = await refused(anext(watch(client, workload="workloads/nothing", resume_token=resumed)))
+
+    assert ("NOT_FOUND", "RESOURCE_NOT_FOUND") == (error.code, error.reason)
+    assert "workloads/nothing does not exist" in error.message
+
+
+async def delete(client: Client, name: str) -> None:
+    await client.workloads.DeleteWorkload(workload_service_pb2.DeleteWorkloadRequest(name=name))
+
+
+async def test_a_watch_of_decisions_ends_when_its_workload_is_deleted_behind_what_was_decided(
+    client: Client, store: FakeStore, signals: FakeSignalCache, refused: Refused
+) -> None:
+    await decide(store, signals, a_decision(0), a_decision(0, "search"))
+    stream, everything = watch(client, workload="workloads/rec"), watch(client)
+    await take(stream, 1)
+    await take(everything, 2)
+
+    async with store.unit_of_work() as uow:
+        await uow.decisions.append([a_decision(1)])
+        await uow.commit()
+    await delete(client, "workloads/rec")
+    (last,) = await take(stream, 1)
+    error = await refused(anext(stream))
+    await decide(store, signals, a_decision(2, "search"))
+
+    assert [("rec-1", False)] == told([last])
+    assert ("NOT_FOUND", "WORKLOAD_DELETED") == (error.code, error.reason)
+    assert "it was deleted while it was watched" in error.message
+    # Whoever watches the fleet goes on.
+    assert [("rec-1", False), ("search-2", False)] == told(await take(everything, 2))
+
+
+async def test_a_workload_that_was_created_again_is_watched_again(
+    client: Client, store: FakeStore, signals: FakeSignalCache, refused: Refused
+) -> None:
+    kept = store.tables.workloads["rec"]
+    await decide(store, signals, a_decision(0))
+    stream = watch(client, workload="workloads/rec")
+    await take(stream, 1)
+    await delete(client, "workloads/rec")
+    await refused(anext(stream))
+
+    async with store.unit_of_work() as uow:
+        await uow.workloads.create(kept)
+        await uow.commit()
+
+    assert [("rec-0", True)] == told(await take(watch(client, workload="workloads/rec"), 1))
+
+
+async def test_a_watch_of_forecasts_ends_when_its_workload_is_deleted(
+    client: Client, store: FakeStore, refused: Refused
+) -> None:
+    band = ForecastBand(
+        id="f",
+        origin_at=NOW,
+        start_at=NOW,
+        step=timedelta(hours=1),
+        levels=(0.5,),
+        qps=((1.0,),),
+        state=ForecastState.READY,
+    )
+    async with store.unit_of_work() as uow:
+        await uow.forecasts.save(ForecastRun("f", "rec", NOW, NOW, 1), band)
+        await uow.commit()
+    request = forecast_service_pb2.WatchForecastRequest(name="workloads/rec/forecast")
+    stream = aiter(client.forecasts.WatchForecast(request))
+    await take(stream, 1)
+
+    await delete(client, "workloads/rec")
+
+    error = await refused(anext(stream))
+    assert ("NOT_FOUND", "WORKLOAD_DELETED") == (error.code, error.reason)

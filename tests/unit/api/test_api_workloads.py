@@ -193,3 +193,23 @@ async def test_a_request_id_is_printable_and_short(client: Client, refused: Refu
     error = await refused(client.workloads.CreateWorkload(request))
 
     assert [field for field, _ in error.violations] == ["request_id"]
+
+
+@pytest.mark.parametrize(
+    ("paths", "remedy"),
+    [
+        pytest.param(["max_replicas"] * 1001, "at most 1000 paths; got 1001", id="many"),
+        pytest.param(["max_replicas", "m" * 101], "at most 100 characters; one has 101", id="long"),
+    ],
+)
+async def test_a_mask_of_more_than_any_message_has_is_refused_before_it_is_read(
+    client: Client, refused: Refused, paths: list[str], remedy: str
+) -> None:
+    # A workload that does not exist: nothing was looked up.
+    workload = a_workload(name="workloads/nothing")
+    request = workload_service_pb2.UpdateWorkloadRequest(workload=workload, update_mask={"paths": paths})
+
+    error = await refused(client.workloads.UpdateWorkload(request))
+
+    assert ("INVALID_ARGUMENT", ["update_mask"]) == (error.code, [field for field, _ in error.violations])
+    assert remedy in error.message

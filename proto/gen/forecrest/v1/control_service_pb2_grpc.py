@@ -168,7 +168,8 @@ class ControlServiceServicer:
 
     def WatchDecisions(self, request, context):
         """Follow decisions: first the newest of every workload, then each one as it is made. A consumer that
-        is too slow gets RESOURCE_EXHAUSTED (WATCHER_TOO_SLOW) and lists what it missed.
+        is too slow gets RESOURCE_EXHAUSTED (WATCHER_TOO_SLOW) and lists what it missed. With a workload that does not
+        exist NOT_FOUND (RESOURCE_NOT_FOUND); when it is deleted meanwhile the stream ends with NOT_FOUND (WORKLOAD_DELETED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

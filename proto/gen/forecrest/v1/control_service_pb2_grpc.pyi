@@ -58,7 +58,8 @@ class ControlServiceStub:
     """
     WatchDecisions: _grpc.UnaryStreamMultiCallable[_control_service_pb2.WatchDecisionsRequest, _control_service_pb2.WatchDecisionsResponse]
     """Follow decisions: first the newest of every workload, then each one as it is made. A consumer that
-    is too slow gets RESOURCE_EXHAUSTED (WATCHER_TOO_SLOW) and lists what it missed.
+    is too slow gets RESOURCE_EXHAUSTED (WATCHER_TOO_SLOW) and lists what it missed. With a workload that does not
+    exist NOT_FOUND (RESOURCE_NOT_FOUND); when it is deleted meanwhile the stream ends with NOT_FOUND (WORKLOAD_DELETED).
     """
     CreateOverride: _grpc.UnaryUnaryMultiCallable[_control_service_pb2.CreateOverrideRequest, _control_pb2.Override]
     """Overrule the loop for a workload, with an end. ALREADY_EXISTS (RESOURCE_EXISTS) if the id is taken."""
@@ -101,7 +102,8 @@ class ControlServiceAsyncStub(ControlServiceStub):
     """
     WatchDecisions: _aio.UnaryStreamMultiCallable[_control_service_pb2.WatchDecisionsRequest, _control_service_pb2.WatchDecisionsResponse]  # type: ignore[assignment]
     """Follow decisions: first the newest of every workload, then each one as it is made. A consumer that
-    is too slow gets RESOURCE_EXHAUSTED (WATCHER_TOO_SLOW) and lists what it missed.
+    is too slow gets RESOURCE_EXHAUSTED (WATCHER_TOO_SLOW) and lists what it missed. With a workload that does not
+    exist NOT_FOUND (RESOURCE_NOT_FOUND); when it is deleted meanwhile the stream ends with NOT_FOUND (WORKLOAD_DELETED).
     """
     CreateOverride: _aio.UnaryUnaryMultiCallable[_control_service_pb2.CreateOverrideRequest, _control_pb2.Override]  # type: ignore[assignment]
     """Overrule the loop for a workload, with an end. ALREADY_EXISTS (RESOURCE_EXISTS) if the id is taken."""
@@ -189,7 +191,8 @@ class ControlServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_control_service_pb2.WatchDecisionsResponse], _abc.AsyncIterator[_control_service_pb2.WatchDecisionsResponse]]:
         """Follow decisions: first the newest of every workload, then each one as it is made. A consumer that
-        is too slow gets RESOURCE_EXHAUSTED (WATCHER_TOO_SLOW) and lists what it missed.
+        is too slow gets RESOURCE_EXHAUSTED (WATCHER_TOO_SLOW) and lists what it missed. With a workload that does not
+        exist NOT_FOUND (RESOURCE_NOT_FOUND); when it is deleted meanwhile the stream ends with NOT_FOUND (WORKLOAD_DELETED).
         """
 
     @_abc_1.abstractmethod

@@ -96,7 +96,8 @@ class ForecastServiceServicer:
 
     def WatchForecast(self, request, context):
         """Follow a workload's forecast: the newest, then every newer one. A slow consumer misses those between. NOT_FOUND
-        (RESOURCE_NOT_FOUND) if there is no such workload; before the first forecast the stream waits for it.
+        (RESOURCE_NOT_FOUND) if there is no such workload, (WORKLOAD_DELETED) when it is deleted meanwhile; before the first
+        forecast the stream waits for it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

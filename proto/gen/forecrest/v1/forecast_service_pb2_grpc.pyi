@@ -44,7 +44,8 @@ class ForecastServiceStub:
     """Read demand of a window, in buckets."""
     WatchForecast: _grpc.UnaryStreamMultiCallable[_forecast_service_pb2.WatchForecastRequest, _forecast_service_pb2.WatchForecastResponse]
     """Follow a workload's forecast: the newest, then every newer one. A slow consumer misses those between. NOT_FOUND
-    (RESOURCE_NOT_FOUND) if there is no such workload; before the first forecast the stream waits for it.
+    (RESOURCE_NOT_FOUND) if there is no such workload, (WORKLOAD_DELETED) when it is deleted meanwhile; before the first
+    forecast the stream waits for it.
     """
     ExplainForecast: _grpc.UnaryUnaryMultiCallable[_forecast_service_pb2.ExplainForecastRequest, _forecast_pb2.ForecastExplanation]
     """Say what the newest forecast, or the one that was newest at a past time, is made of. NOT_FOUND
@@ -69,7 +70,8 @@ class ForecastServiceAsyncStub(ForecastServiceStub):
     """Read demand of a window, in buckets."""
     WatchForecast: _aio.UnaryStreamMultiCallable[_forecast_service_pb2.WatchForecastRequest, _forecast_service_pb2.WatchForecastResponse]  # type: ignore[assignment]
     """Follow a workload's forecast: the newest, then every newer one. A slow consumer misses those between. NOT_FOUND
-    (RESOURCE_NOT_FOUND) if there is no such workload; before the first forecast the stream waits for it.
+    (RESOURCE_NOT_FOUND) if there is no such workload, (WORKLOAD_DELETED) when it is deleted meanwhile; before the first
+    forecast the stream waits for it.
     """
     ExplainForecast: _aio.UnaryUnaryMultiCallable[_forecast_service_pb2.ExplainForecastRequest, _forecast_pb2.ForecastExplanation]  # type: ignore[assignment]
     """Say what the newest forecast, or the one that was newest at a past time, is made of. NOT_FOUND
@@ -115,7 +117,8 @@ class ForecastServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_forecast_service_pb2.WatchForecastResponse], _abc.AsyncIterator[_forecast_service_pb2.WatchForecastResponse]]:
         """Follow a workload's forecast: the newest, then every newer one. A slow consumer misses those between. NOT_FOUND
-        (RESOURCE_NOT_FOUND) if there is no such workload; before the first forecast the stream waits for it.
+        (RESOURCE_NOT_FOUND) if there is no such workload, (WORKLOAD_DELETED) when it is deleted meanwhile; before the first
+        forecast the stream waits for it.
         """
 
     @_abc_1.abstractmethod
