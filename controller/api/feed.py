@@ -147,10 +147,7 @@ class Feed:
         queue: _Queue = asyncio.Queue(self._limits.stream_queue_max)
         who = caller()
         with self._admitted():
-            if workload is not None:
-                async with self._deps.store.unit_of_work() as uow:
-                    await self._require_workload(uow, who, workload)
-            await self._begin()
+            await self._begin(who, workload)
             # No await between joining and copying: nothing is missed and nothing comes twice.
             self._queues[queue] = workload
             latest = [row for name, row in sorted(self._latest.items()) if workload in {None, name}]
@@ -167,11 +164,7 @@ class Feed:
                     newest = _key(decided)
                     yield decided, False, _token(newest)
                 while True:
-                    entry = await queue.get()
-                    if entry is None:
-                        raise self._ended()
-                    if isinstance(entry, MissingError):
-                        raise entry
+                    entry = await self._next(queue)
                     if workload not in {None, entry[0].workload} or entry[0].id in given:
                         continue
                     # The reader looks back a little; whoever resumes has had that.
@@ -185,6 +178,15 @@ class Feed:
                     yield entry, False, _token(newest)
             finally:
                 self._queues.pop(queue, None)
+
+    async def _next(self, queue: _Queue) -> Decided:
+        """Return what comes next, or raise why nothing does."""
+        entry = await queue.get()
+        if entry is None:
+            raise self._ended()
+        if isinstance(entry, MissingError):
+            raise entry
+        return entry
 
     async def _missed(
         self, workload: str | None, after: tuple[datetime, str], changes_only: bool
@@ -384,8 +386,14 @@ class Feed:
         turn, self._turn = self._turn, asyncio.Event()
         turn.set()
 
-    async def _begin(self) -> None:
-        """Learn the newest decision of every workload, unless the reader is up to date already."""
+    async def _begin(self, who: Caller, workload: str | None) -> None:
+        """Learn the newest decision of every workload, unless the reader is up to date already.
+
+        Raise MissingError if ``workload`` does not exist.
+        """
+        if workload is not None:
+            async with self._deps.store.unit_of_work() as uow:
+                await self._require_workload(uow, who, workload)
         async with self._reading:
             if self._cursor_at is not None:
                 return
