@@ -401,8 +401,8 @@ class Feed:
             async with self._deps.store.unit_of_work() as uow:
                 workloads = (await uow.workloads.list())[0]
                 self._latest.clear()
-                for workload in workloads:
-                    rows, _ = await uow.decisions.list(workload=workload.name, page=Page(1))
+                for one in workloads:
+                    rows, _ = await uow.decisions.list(workload=one.name, page=Page(1))
                     self._latest.update((row[0].workload, row) for row in rows)
                 newest = max((row[0].at for row in self._latest.values()), default=now)
                 await self._read_decisions(uow, newest - OVERLAP)
