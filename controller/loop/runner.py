@@ -71,8 +71,11 @@ class Runner:
 
         async with asyncio.TaskGroup() as group:
             group.create_task(held())
-            group.create_task(self._every(self._settings.scrape_period_s, self.scrape), name="scrape")
-            group.create_task(self._every(self._settings.tick_period_s, self.tick), name="tick")
+            # A new leader begins at once: its predecessor's last turn may be two leases old.
+            group.create_task(
+                self._every(self._settings.scrape_period_s, self.scrape, at_once=True), name="scrape"
+            )
+            group.create_task(self._every(self._settings.tick_period_s, self.tick, at_once=True), name="tick")
             # Looks often, refits only what is due: a new event gets its forecast at the next look.
             look_s = min(self._settings.forecast_period_s, max(self._settings.tick_period_s, 1.0))
             group.create_task(self._every(look_s, self.forecast), name="forecast")
@@ -88,9 +91,13 @@ class Runner:
         now_s = self._clock.monotonic()
         return {job: now_s - ended_s for job, ended_s in dict(self.turns_s).items()}
 
-    async def _every(self, period_s: float, job: Callable[[], Awaitable[None]]) -> None:
+    async def _every(
+        self, period_s: float, job: Callable[[], Awaitable[None]], *, at_once: bool = False
+    ) -> None:
+        """Run a job for ever. ``at_once``: also as soon as this process leads."""
         failures = 0
         while True:
+            won = self._leadership.won
             started_s = self._clock.monotonic()
             try:
                 await job()
@@ -110,7 +117,16 @@ class Runner:
             ended_s = self._clock.monotonic()
             self.turns_s[job.__name__], self.durations_s[job.__name__] = ended_s, ended_s - started_s
             pause_s = min(period_s * min(BACKOFF_PERIODS_MAX, 1 + failures), period_s + BACKOFF_MAX_S)
-            await self._clock.sleep(max(pause_s - (self._clock.monotonic() - started_s), 0.0))
+            pause_s = max(pause_s - (self._clock.monotonic() - started_s), 0.0)
+            await (self._sleep_until(won, pause_s) if at_once else self._clock.sleep(pause_s))
+
+    async def _sleep_until(self, won: asyncio.Event, seconds: float) -> None:
+        waits = [asyncio.ensure_future(w) for w in (self._clock.sleep(seconds), won.wait())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
 
     async def scrape(self) -> None:
         """Observe demand, if this process leads."""
@@ -158,7 +174,10 @@ class Runner:
 
     async def tick(self) -> None:
         """Decide and act, if this process leads."""
-        token = self._leadership.token
+        async with self._leadership.turn:
+            await self._tick(self._leadership.token)
+
+    async def _tick(self, token: int | None) -> None:
         if token is None:
             self._loaded_for = None
             return

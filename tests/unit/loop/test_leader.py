@@ -1,5 +1,6 @@
 """Who may act, and from when on not any more."""
 
+import asyncio
 from collections.abc import Callable
 
 from tests.unit.loop.conftest import LEASE, Fleet, Process
@@ -53,4 +54,33 @@ async def test_releasing_lets_the_next_lead_at_once(process: Make) -> None:
 
     await first.leadership.release()
 
+    assert await second.leadership.renew() is not None
+
+
+async def test_who_is_refused_although_the_lease_is_its_own_takes_a_new_token(process: Make) -> None:
+    first, second = process("a"), process("b")
+    refused = await first.leadership.renew()
+
+    first.leadership.lost()
+
+    assert first.leadership.token is None
+    assert await second.leadership.renew() is None
+    fresh = await first.leadership.renew()
+    assert fresh is not None
+    assert refused is not None
+    assert fresh > refused
+
+
+async def test_a_lease_is_handed_over_after_the_turn_under_way(process: Make) -> None:
+    first, second = process("a"), process("b")
+    await first.leadership.renew()
+
+    async with first.leadership.turn:
+        going = asyncio.create_task(first.leadership.hand_over())
+        await asyncio.sleep(0)
+        assert await first.leadership.renew() is not None
+        assert await second.leadership.renew() is None
+    await going
+
+    assert first.leadership.token is None
     assert await second.leadership.renew() is not None

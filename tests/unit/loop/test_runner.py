@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
 from itertools import pairwise
 
 import pytest
@@ -148,3 +149,24 @@ async def test_a_defect_in_one_order_is_recorded_and_leaves_the_others_alone(
         ((_, outcome),), _ = await uow.decisions.list(workload=other.name)
     assert outcome is not None
     assert (False, "unexpected: a defect") == (outcome.applied, outcome.detail)
+
+
+async def test_a_new_leader_observes_and_ticks_at_once(
+    fleet: Fleet, process: Make, recommender: Workload
+) -> None:
+    first, second = process("a"), process("b")
+    fleet.demand(recommender.name, 8000.0)
+    await first.leadership.renew()
+    await fleet.clock.advance(1.0)
+    running = asyncio.create_task(second.runner.run())
+    await fleet.clock.advance(0.5)
+    await first.leadership.renew()  # and never again: it ends between two turns of the other
+    while second.leadership.token is None:
+        await fleet.clock.advance(0.1)
+    won_at = fleet.clock.now()
+    running.cancel()
+    await asyncio.wait([running])
+
+    assert second.runner.last_tick_at is not None
+    assert won_at - second.runner.last_tick_at < timedelta(seconds=0.2)
+    assert fleet.actuator.scaled
