@@ -1,29 +1,32 @@
-"""Refit many workloads: the same task through a process pool (default) or Ray.
+"""Refit many workloads: the same task through a pool of processes (default) or Ray.
 
-Promises: results come back in the order of the jobs, whatever order they finish in; one failing series is
-an outcome with its reason and never stops the rest; a worker that dies costs its own batch, which is tried
-once more alone, series by series; memory in flight is bounded.
+Promises: results come back in the order of the jobs, whatever order they finish in; a series that fails, that
+outlasts its deadline or whose process dies is an outcome with its reason and never stops the rest; memory in flight
+is bounded.
 Refuses: worker counts below one. Ray is imported only when it is asked for.
-Called by: the controller's refit cycle and the command line.
+Called by: the command line and benchmarks. The controller's loop gives its refits to `forecaster.workers` itself,
+because each reads its history only when a process is free.
 """
 
-import multiprocessing
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pandas as pd
 
 from forecaster.service import QUANTILE_LEVELS, forecast
 from forecaster.types import Event, Forecast
+from forecaster.workers import DEADLINE_S, TaskError, Workers, worker_count
 
-BATCH_SIZE: Final = 8
-THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Progress = Callable[[int, int], None]
+
+# So few jobs are done before processes have started.
+ALONE_MAX: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,21 +50,48 @@ class Outcome:
 
 
 def refit(
-    jobs: Sequence[Job], *, workers: int | None = None, progress: Callable[[int, int], None] | None = None
+    jobs: Sequence[Job],
+    *,
+    workers: int | None = None,
+    deadline_s: float = DEADLINE_S,
+    progress: Progress | None = None,
 ) -> tuple[Outcome, ...]:
-    """Refit `jobs` in a pool of processes; in this process when there is one worker or one batch.
+    """Refit `jobs` in a pool of processes; in this process when there is one worker or a handful of jobs.
 
     Args:
         jobs: Workloads.
-        workers: Processes; one per available core when None.
+        workers: Processes; what suits this machine when None.
+        deadline_s: What a series may take in a process of the pool.
         progress: Called with jobs done and jobs in all, from this thread.
     """
-    count = len(os.sched_getaffinity(0)) if workers is None else workers
+    count = worker_count() if workers is None else workers
     _check(count)
-    batches = _batches(jobs)
-    if count == 1 or len(batches) <= 1:
-        return _collect(((k, run_batch(batch)) for k, batch in enumerate(batches)), batches, progress)
-    return _collect(_through_pool(batches, count), batches, progress)
+    if count == 1 or len(jobs) <= ALONE_MAX:
+        return _collect(((k, run_job(job)) for k, job in enumerate(jobs)), len(jobs), progress)
+    done = through_workers(run_job, jobs, workers=count, deadline_s=deadline_s)
+    return _collect(
+        ((k, _outcome(jobs[k], found)) for k, found in done),
+        len(jobs),
+        progress,
+    )
+
+
+def through_workers(
+    task: Callable[[Item], Result], items: Sequence[Item], *, workers: int, deadline_s: float = DEADLINE_S
+) -> Iterator[tuple[int, Result | TaskError]]:
+    """Run a task on each item in processes; yield the item's number and what came of it, as they finish."""
+    with Workers(workers, deadline_s=deadline_s) as pool, ThreadPoolExecutor(workers) as threads:
+        try:
+            running = {threads.submit(pool.call, task, item): k for k, item in enumerate(items)}
+            for future in as_completed(running):
+                k, error = running.pop(future), future.exception()
+                if error is not None and not isinstance(error, TaskError):
+                    raise error
+                yield k, future.result() if error is None else error
+        finally:
+            # Before the threads are waited for: Ctrl-C ends what they wait for.
+            threads.shutdown(wait=False, cancel_futures=True)
+            pool.close()
 
 
 def refit_on_ray(
@@ -69,9 +99,10 @@ def refit_on_ray(
     *,
     address: str | None = None,
     workers: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    deadline_s: float = DEADLINE_S,
+    progress: Progress | None = None,
 ) -> tuple[Outcome, ...]:
-    """Refit `jobs` on Ray; `workers` bounds the batches in flight.
+    """Refit `jobs` on Ray; `workers` bounds the jobs in flight.
 
     Without an address (nor `RAY_ADDRESS`) a local Ray is started and ended again: on loopback alone, with no
     more processes than are asked for, and without reporting its use to anybody.
@@ -79,7 +110,8 @@ def refit_on_ray(
     Args:
         jobs: Workloads.
         address: Of a running cluster; a local one when None.
-        workers: Batches in flight; two per core of the cluster when None.
+        workers: Jobs in flight; two per core of the cluster when None.
+        deadline_s: Jobs in flight are given up when none of them has ended for so long.
         progress: Called with jobs done and jobs in all.
 
     Raises:
@@ -100,8 +132,7 @@ def refit_on_ray(
         ray.init(address=address, log_to_driver=False, **local)
     try:
         count = 2 * int(ray.cluster_resources().get("CPU", 1)) if workers is None else workers
-        batches = _batches(jobs)
-        return _collect(_through_ray(ray, batches, count), batches, progress)
+        return _collect(_through_ray(ray, jobs, count, deadline_s), len(jobs), progress)
     finally:
         if started:
             ray.shutdown()
@@ -116,13 +147,8 @@ def run_job(job: Job) -> Outcome:
     return Outcome(job.name, result)
 
 
-def run_batch(batch: Sequence[Job]) -> tuple[Outcome, ...]:
-    """Run a few jobs, so that sending them costs little beside running them."""
-    return tuple(run_job(job) for job in batch)
-
-
-def _batches(jobs: Sequence[Job]) -> list[Sequence[Job]]:
-    return [jobs[first : first + BATCH_SIZE] for first in range(0, len(jobs), BATCH_SIZE)]
+def _outcome(job: Job, found: Outcome | TaskError) -> Outcome:
+    return Outcome(job.name, None, str(found)) if isinstance(found, TaskError) else found
 
 
 def _check(count: int) -> None:
@@ -131,92 +157,42 @@ def _check(count: int) -> None:
 
 
 def _collect(
-    done: Iterator[tuple[int, tuple[Outcome, ...]]],
-    batches: Sequence[Sequence[Job]],
-    progress: Callable[[int, int], None] | None,
+    done: Iterator[tuple[int, Outcome]], total: int, progress: Progress | None
 ) -> tuple[Outcome, ...]:
-    results: dict[int, tuple[Outcome, ...]] = {}
-    total, finished = sum(len(batch) for batch in batches), 0
-    for k, outcomes in done:
-        results[k] = outcomes
-        finished += len(outcomes)
+    results: dict[int, Outcome] = {}
+    for k, outcome in done:
+        results[k] = outcome
         if progress is not None:
-            progress(finished, total)
-    assert len(results) == len(batches), "a batch was lost"
-    return tuple(outcome for k in range(len(batches)) for outcome in results[k])
-
-
-def _through_pool(batches: Sequence[Sequence[Job]], count: int) -> Iterator[tuple[int, tuple[Outcome, ...]]]:
-    """Yield batches as they finish; a broken pool is replaced, its batches then run one job per process."""
-    broken: list[int] = []
-    waiting = list(reversed(range(len(batches))))
-    with _pool(count) as pool:
-        running: dict[Future[tuple[Outcome, ...]], int] = {}
-        while waiting or running:
-            # Two batches per worker keep all busy while few histories wait in the queue.
-            while waiting and len(running) < 2 * count:
-                k = waiting.pop()
-                try:
-                    running[pool.submit(run_batch, batches[k])] = k
-                except BrokenProcessPool:
-                    broken.append(k)
-            finished, _ = wait(running, return_when=FIRST_COMPLETED)
-            for future in finished:
-                k = running.pop(future)
-                try:
-                    yield k, future.result()
-                except BrokenProcessPool:
-                    broken.append(k)
-    for k in sorted(broken):
-        yield k, tuple(_alone(job) for job in batches[k])
-
-
-def _alone(job: Job) -> Outcome:
-    """Run one job in a process of its own: what kills it cannot take others along."""
-    with _pool(1) as pool:
-        try:
-            return pool.submit(run_job, job).result()
-        except BrokenProcessPool:
-            return Outcome(job.name, None, "The worker process died; the series may need too much memory.")
-
-
-@contextmanager
-def _pool(count: int) -> Generator[ProcessPoolExecutor]:
-    """Start workers that keep to one core each: the fleet is parallel by processes already.
-
-    Numerical libraries read these variables once, when a worker loads them, so they must be in the
-    environment a worker is spawned with; this process has loaded its own long ago and is not affected.
-    """
-    before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
-    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
-    try:
-        # Spawned, not forked: a fork of a process with threads (gRPC, asyncio) can deadlock.
-        with ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn")) as pool:
-            yield pool
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+            progress(len(results), total)
+    assert len(results) == total, "a job was lost"
+    return tuple(results[k] for k in range(total))
 
 
 def _through_ray(
     ray: Any,  # noqa: ANN401 - Ray is an optional dependency without types here
-    batches: Sequence[Sequence[Job]],
+    jobs: Sequence[Job],
     count: int,
-) -> Iterator[tuple[int, tuple[Outcome, ...]]]:
-    task = ray.remote(num_cpus=1, max_retries=2)(run_batch)
-    waiting = list(reversed(range(len(batches))))
+    deadline_s: float,
+) -> Iterator[tuple[int, Outcome]]:
+    task = ray.remote(num_cpus=1, max_retries=2)(run_job)
+    waiting = list(reversed(range(len(jobs))))
     running: dict[Any, int] = {}
     while waiting or running:
         while waiting and len(running) < count:
             k = waiting.pop()
-            running[task.remote(list(batches[k]))] = k
-        finished, _ = ray.wait(list(running), num_returns=1)
+            running[task.remote(jobs[k])] = k
+        finished, late = ray.wait(list(running), num_returns=1, timeout=deadline_s)
+        if not finished:
+            for reference in late:
+                ray.cancel(reference, force=True)
+                k = running.pop(reference)
+                yield (
+                    k,
+                    Outcome(jobs[k].name, None, f"It took longer than {deadline_s:g} s and was given up."),
+                )
         for reference in finished:
             k = running.pop(reference)
             try:
                 yield k, ray.get(reference)
             except ray.exceptions.RayError as error:
-                yield k, tuple(Outcome(job.name, None, f"Ray: {type(error).__name__}") for job in batches[k])
+                yield k, Outcome(jobs[k].name, None, f"Ray: {type(error).__name__}")
