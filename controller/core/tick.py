@@ -58,6 +58,7 @@ from controller.core.types import (
     Override,
     OverrideKind,
     PastNeed,
+    Policy,
     RaiseAlarm,
     Reason,
     Recommendation,
@@ -155,7 +156,7 @@ def _propose(stored: WorkloadState, inp: WorkloadInput, tick: TickInput) -> Prop
     warm = None if inp.replicas is None else sum(r.stage is Stage.VERIFIED for r in inp.replicas)
     # Nobody starts what is only recommended: waiting for it, or panicking over it, would never end.
     ready = max(warm, current) if warm is not None and w.mode is Mode.RECOMMEND else warm
-    panic_until = _panic(state, w, demand, ready, now)
+    panic_until = None if _set_by_hand(inp, now) else _panic(state, w, demand, ready, now)
     zero_since = _zero_since(state, demand, now)
     near_qps = near_demand(w, inp.near, inp.lead, now)
     recs = (
@@ -317,14 +318,22 @@ def _contracts(
     )
 
 
+def _set_by_hand(inp: WorkloadInput, now: datetime) -> bool:
+    """Whether an operator said what stands in place of present load; a panic would answer him, not the load."""
+    return any(o.kind is OverrideKind.SET and o.expires_at > now for o in inp.overrides)
+
+
 def _panic(
     state: WorkloadState, w: Workload, demand: Demand, warm: int | None, now: datetime
 ) -> datetime | None:
     """Panic lasts one stable window beyond the last tick that called for it; a stale one is over."""
-    need = demand.need_panic
-    if need is not None and warm is not None and need >= w.policy.panic_threshold * max(1, warm):
+    if warm is not None and _calls_for_panic(demand, warm, w.policy):
         return now + w.policy.stable_window
     return state.panic_until_at if state.panic_until_at and state.panic_until_at > now else None
+
+
+def _calls_for_panic(demand: Demand, warm: int, policy: Policy) -> bool:
+    return demand.need_panic is not None and demand.need_panic >= policy.panic_threshold * max(1, warm)
 
 
 def _zero_since(state: WorkloadState, demand: Demand, now: datetime) -> datetime | None:
@@ -470,6 +479,10 @@ def _reactive(
     load = f"{obs.stable_qps:.0f} QPS{backlog}"
     target = up if up > current else min(current, down)
     sentence = f"{load} {'needs' if target == up else 'allows'} {target}"
+    if target < current and demand.need_panic is not None and _calls_for_panic(demand, target, w.policy):
+        # Fewer than the short window needs would be brought back at the next tick, and held.
+        target = min(current, demand.need_panic)
+        sentence = f"{load} needs fewer, but {obs.panic_qps:.0f} QPS lately allow {target}"
     if target == 0 and zero_since_at is not None and now - zero_since_at < w.policy.scale_to_zero_after:
         target = min(current, 1)
         until_at = zero_since_at + w.policy.scale_to_zero_after
@@ -546,9 +559,8 @@ def _ask(p: Proposal, pool: str) -> Ask:
     merged, w = p.arbitration, p.inp.workload
     # A count that may not or cannot move neither takes GPUs nor gives any up.
     stays = merged.vetoed or not p.base_known
-    needed = max(merged.floor, p.demand.need_up or 0)
-    if merged.ceiling is not None:
-        needed = min(needed, merged.ceiling)
+    # No more than it would take: a ceiling or a SET override may hold it below its load.
+    needed = min(max(merged.floor, p.demand.need_up or 0), merged.replicas)
     return Ask(
         workload=w.name,
         pool=pool,

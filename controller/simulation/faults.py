@@ -35,11 +35,13 @@ run it again.
 
 import argparse
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from math import isfinite, nan
 from random import Random
+from statistics import fmean
 
 from controller.adapters.codec import decode, encode
 from controller.core.capacity import CapacityCurve, curve, required_replicas
@@ -187,6 +189,11 @@ class World:
         self.ghosts: list[tuple[FleetState, int]] = []  # leaders of old, with what they remember
         self.on_the_way: list[tuple[int, ScaleTo, int]] = []  # (tick of arrival, order, token)
         self.frozen: dict[str, DemandObservation] = {}
+        # demand of the last ticks, as far as the stable window looks back
+        self.recent: dict[str, deque[float]] = {
+            name: deque(maxlen=round(w.policy.stable_window.total_seconds() / self.tick_s))
+            for name, w in self.workloads.items()
+        }
 
     # -------------------------------------------------------------- making a world
 
@@ -394,7 +401,7 @@ class World:
         backlog = max(0.0, truth - 100.0 * warm) * 2
         # A new leader averages over what it has seen itself, if the cache kept nothing for it.
         seen = timedelta(seconds=min(3600.0, self.now_s - self.leads_since_s))
-        real = DemandObservation(self.now, truth, truth, backlog, warm, warm, seen)
+        real = DemandObservation(self.now, fmean(self.recent[name]), truth, backlog, warm, warm, seen)
         if self.active("missing", name):
             return None
         if self.anywhere("cache_lost"):
@@ -469,6 +476,8 @@ class World:
         self._edit()
         self._handover()
         self._arrive()
+        for name, recent in self.recent.items():
+            recent.append(self.demand_qps(name))
         if not self.anywhere("store_away"):  # else nobody leads, and nothing is decided
             self._cycle()
         self.tick_number += 1
@@ -582,6 +591,15 @@ def check(
         _check_deep(world, before, tick, after)
 
 
+def _live(seen: WorkloadInput, tick: TickInput) -> list[Override]:
+    return [o for o in seen.overrides if o.expires_at > tick.now]
+
+
+def _vetoed(seen: WorkloadInput, tick: TickInput) -> bool:
+    """Whether nobody may scale the workload: all are paused, or it is."""
+    return tick.paused or any(o.kind is OverrideKind.PAUSE for o in _live(seen, tick))
+
+
 @dataclass(frozen=True, slots=True)
 class _Check:
     """The invariants of one workload at one tick."""
@@ -622,11 +640,11 @@ class _Check:
 
     @property
     def live(self) -> list[Override]:
-        return [o for o in self.seen.overrides if o.expires_at > self.tick.now]
+        return _live(self.seen, self.tick)
 
     @property
     def vetoed(self) -> bool:
-        return self.tick.paused or any(o.kind is OverrideKind.PAUSE for o in self.live)
+        return _vetoed(self.seen, self.tick)
 
     @property
     def limit(self) -> int:
@@ -762,7 +780,7 @@ def _check_quota(world: World, before: FleetState, tick: TickInput, after: Fleet
         for w in tick.workloads:
             # Where others order, or nobody may, following what runs already is no growth of ours.
             name = w.workload.name
-            if name in held and (tick.paused or w.workload.mode is Mode.KEDA):
+            if name in held and (_vetoed(w, tick) or w.workload.mode is Mode.KEDA):
                 held[name] = max(held[name], world.cluster[name].target)
         now = {n: _count(after.workloads.get(n), world.cluster[n].target) for n in members}
         grew = any(now[n] > held[n] for n in members)

@@ -9,6 +9,7 @@ from controller.core.types import (
     Effect,
     FleetState,
     OverrideKind,
+    RaiseAlarm,
     RecordDecision,
     ReplaceReplica,
     ScaleTo,
@@ -23,6 +24,10 @@ BLOCK = 50
 def test_invariants_hold_in_seeded_worlds(first: int) -> None:
     for seed in range(first, first + BLOCK):
         faults.run_seed(seed)
+
+
+def test_a_paused_workload_that_follows_what_runs_does_not_grow_its_pool() -> None:
+    faults.run_seed(14680)
 
 
 def test_worlds_really_contain_every_kind_of_fault() -> None:
@@ -123,6 +128,34 @@ def _never_acts(core: Core) -> Core:
     return sabotaged
 
 
+def _ignores_quota(core: Core) -> Core:
+    def sabotaged(state: FleetState, tick: TickInput) -> tuple[FleetState, tuple[Effect, ...]]:
+        bare = [replace(w, workload=replace(w.workload, quota_pool=None)) for w in tick.workloads]
+        return core(state, replace(tick, workloads=tuple(bare)))
+
+    return sabotaged
+
+
+def _forgets_alarms(core: Core) -> Core:
+    def sabotaged(state: FleetState, tick: TickInput) -> tuple[FleetState, tuple[Effect, ...]]:
+        after, effects = core(state, tick)
+        return after, tuple(e for e in effects if not isinstance(e, RaiseAlarm))
+
+    return sabotaged
+
+
+def _favours_the_first(core: Core) -> Core:
+    def sabotaged(state: FleetState, tick: TickInput) -> tuple[FleetState, tuple[Effect, ...]]:
+        after, effects = core(state, tick)
+        first = tick.workloads[0].workload
+        own = after.workloads[first.name]
+        if own.desired_replicas == first.min_replicas and first.min_replicas < first.max_replicas:
+            own = replace(own, desired_replicas=first.min_replicas + 1)
+        return FleetState({**after.workloads, first.name: own}), effects
+
+    return sabotaged
+
+
 @pytest.mark.parametrize(
     ("sabotage", "numbers"),
     [
@@ -134,6 +167,9 @@ def _never_acts(core: Core) -> Core:
         (_forgets_records, {8}),
         (_never_replaces, {18}),
         (_never_acts, {18}),
+        (_ignores_quota, {17}),
+        (_forgets_alarms, {14}),
+        (_favours_the_first, {12}),
     ],
     ids=[
         "raises",
@@ -144,6 +180,9 @@ def _never_acts(core: Core) -> Core:
         "no record",
         "no repair",
         "idle",
+        "no quota",
+        "no alarms",
+        "order matters",
     ],
 )
 def test_a_broken_core_is_caught(

@@ -11,10 +11,11 @@
  8. Missing data never scales down, except to a ceiling.
  9. Floors are reached exactly, whatever the tolerance and the rates.
 10. A decision is recorded before the scaling it explains, under the same id and with the same count.
-11. Panic never scales down, except to a ceiling.
+11. Panic never scales down, except to a ceiling; a SET override ends it.
 12. What is in flight counts: replicas that are ordered are not ordered again.
 13. A recorded decision is complete: it names its binding source whenever it moves, and every input.
 14. The state survives being written down and read again: the next tick is the same.
+15. What is taken away is not called back: with the load as it was, the smaller pool stays as it is.
 """
 
 from dataclasses import replace
@@ -396,6 +397,9 @@ def test_11_panic_never_scales_down(state: WorkloadState, inp: WorkloadInput) ->
     record = recorded(panicking, inp)
     assume(not vetoed(record))
     ceiling = min(asked(record, RecommendationKind.AT_MOST))
+    if any(o.kind is OverrideKind.SET and o.expires_at > START for o in inp.overrides):
+        assert run(panicking, inp)[0].workloads["toy"].panic_until_at is None
+        return
 
     assert record.decision.desired_replicas >= min(record.decision.current_replicas, ceiling)
 
@@ -449,3 +453,34 @@ def test_14_state_written_down_and_read_again_decides_the_same(
     assert run(kept, later, now=START + seconds(later_s)) == run(
         decode(WorkloadState, encode(kept)), later, now=START + seconds(later_s)
     )
+
+
+@PATIENT
+@given(
+    st.integers(1, 30),
+    st.floats(0.0, 3_000.0),
+    st.floats(0.0, 3_000.0),
+    st.none() | st.integers(0, 30),
+    st.sampled_from([Mode.SCALE, Mode.RECOMMEND]),
+    st.sampled_from([1.0, 1.5, 2.0]),
+)
+def test_15_what_is_taken_away_is_not_called_back(
+    current: int, stable_qps: float, panic_qps: float, by_hand: int | None, mode: Mode, threshold: float
+) -> None:
+    at_once = Behavior(ScalingRules(timedelta(0)), ScalingRules(timedelta(0)))
+    policy = Policy(behavior=at_once, panic_threshold=threshold, scale_to_zero_after=timedelta(0))
+    w = Workload("toy", "toy", (SIMPLE,), min_replicas=0, max_replicas=40, policy=policy, mode=mode)
+    said = () if by_hand is None else (Override("o", OverrideKind.SET, by_hand, START + HOUR, "because"),)
+    obs = DemandObservation(START, stable_qps, panic_qps, 0.0, 1, 1, minutes(1))
+
+    def seen(count: int) -> WorkloadInput:
+        warm = tuple(Replica(f"r{i:02}", Stage.VERIFIED, START - HOUR, START - HOUR) for i in range(count))
+        return WorkloadInput(w, warm, count, obs, overrides=said)
+
+    after, _ = run(WorkloadState(desired_replicas=current, mode=mode, last_at=START), seen(current))
+    fewer = desired(after)
+    assume(fewer is not None and fewer < current)
+    again, effects = run(after.workloads["toy"], seen(fewer or 0))
+
+    assert desired(again) == fewer
+    assert [e for e in effects if isinstance(e, ScaleTo)] == []

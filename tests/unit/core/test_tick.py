@@ -312,6 +312,40 @@ def test_panic_is_judged_on_warm_replicas_that_were_seen() -> None:
     assert state.workloads["toy"].panic_until_at is None
 
 
+@pytest.mark.parametrize("mode", [Mode.SCALE, Mode.RECOMMEND])
+def test_a_scale_down_stops_where_a_panic_would_follow_it(mode: Mode) -> None:
+    eager = Policy(behavior=Behavior(scale_down=ScalingRules(timedelta(0))))
+    w = workload(policy=eager, mode=mode, max_replicas=30)
+    rising = observed(START, 450.0, panic_qps=1_100.0)
+    state, _ = tick(remembered(25, mode=mode), given(w, warm=25, demand=rising))
+    again, _ = tick(state, given(w, warm=12, demand=rising))
+
+    assert (state.workloads["toy"].desired_replicas, state.workloads["toy"].panic_until_at) == (12, None)
+    assert (again.workloads["toy"].desired_replicas, again.workloads["toy"].panic_until_at) == (12, None)
+    decision = decide(given(w, warm=25, demand=rising), state=remembered(25, mode=mode))
+    assert decision.sentence == "Scale 25 to 12: 450 QPS needs fewer, but 1100 QPS lately allow 12."
+
+
+def test_nobody_panics_over_replicas_that_an_override_took() -> None:
+    fleet, pool = alone(warm=20)
+    pool.overrides = (override(OverrideKind.SET, 5, START + minutes(30)),)
+    effects = fleet.run(START + minutes(30), toy=3_500.0)
+    assert scalings(effects) == [5]
+
+    fleet.tick(toy=3_500.0)
+    assert fleet.desired() == 20
+
+
+def test_a_panic_that_runs_is_over_when_an_operator_sets_a_count() -> None:
+    eager = workload(policy=Policy(behavior=Behavior(scale_down=ScalingRules(timedelta(0)))))
+    panicking = remembered(10, panic_until_at=START + seconds(30), last_at=START)
+    inp = given(eager, warm=10, qps=850.0, overrides=(override(OverrideKind.SET, 3),))
+    state, effects = tick(panicking, inp)
+
+    assert scalings(effects) == [3]  # type: ignore[arg-type]  # effects
+    assert state.workloads["toy"].panic_until_at is None
+
+
 def test_tolerance_swallows_small_moves_of_present_load_and_no_floor() -> None:
     w = workload(policy=Policy(behavior=Behavior(tolerance=0.1)))
     held = decide(given(w, qps=1_050.0, warm=10), state=remembered(10))
@@ -751,6 +785,25 @@ def test_need_over_a_ceiling_takes_nobodys_quota() -> None:
     fleet.run(START + minutes(4), low=50.0, high=1_500.0)
 
     assert (fleet.desired("low"), fleet.desired("high")) == (8, 2)
+
+
+def test_an_override_that_holds_a_workload_below_its_load_takes_nobodys_quota() -> None:
+    fleet = sharing(low=8, high=2)
+    fleet.pools["high"].overrides = (override(OverrideKind.SET, 2),)
+    fleet.run(START + minutes(4), low=50.0, high=1_500.0)
+
+    assert (fleet.desired("low"), fleet.desired("high")) == (8, 2)
+
+
+def test_a_paused_workload_follows_the_hand_also_beyond_its_pool_and_loses_nothing_after() -> None:
+    fleet = sharing(low=4, high=4)
+    fleet.pools["low"].overrides = (override(OverrideKind.PAUSE, expires_at=START + minutes(1)),)
+    fleet.pools["low"].seed(5, START)  # somebody scales it by hand: 9 and 4 of 10 GPUs
+    fleet.run(START + minutes(1), low=350.0, high=350.0)
+    assert (fleet.desired("low"), fleet.desired("high")) == (9, 4)
+
+    fleet.run(START + minutes(2), low=1_500.0, high=350.0)
+    assert (fleet.desired("low"), fleet.desired("high")) == (9, 4)
 
 
 def test_an_event_that_is_being_served_lends_its_priority() -> None:
