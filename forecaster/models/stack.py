@@ -8,6 +8,7 @@ Called by: `forecaster.ensemble`.
 
 from dataclasses import dataclass
 from itertools import pairwise
+from math import gcd
 
 import numpy as np
 from scipy.signal import lfilter
@@ -264,12 +265,22 @@ def plan(n: int, day: int, steps: np.ndarray, warmup: int) -> Plan | None:
     if newest - oldest < 8:
         return None
     stride = max(1, -(-(newest - oldest) * len(picks) // ROW_COUNT_MAX))
-    if stride > 1 and day % stride == 0:
-        stride += 1  # so that origins visit every time of day
-    origins = np.arange(newest, oldest, -stride)[::-1]
+    origins = np.arange(newest, oldest, -_through_the_day(stride, day))[::-1]
     fade = 0.5 ** ((newest - origins) / max(RECENCY_DAYS * day, RECENCY_STEPS_MIN))
     weight = np.repeat(fade[:, None], len(picks), axis=1)
     return Plan(steps, origins, picks, weight, float(newest - oldest) / day)
+
+
+def _through_the_day(stride: int, day: int) -> int:
+    """Return the nearest stride (as a factor) whose origins visit every time of day.
+
+    A stride of 4 hours would see six times of a day alone, and rules differ by time of day.
+    """
+    if day == 1:
+        return stride
+    # A day of whole seconds has no prime factors but 2, 3 and 5, so within 6 of any number one is coprime.
+    coprime = [k for k in range(max(stride - 6, 1), stride + 7) if gcd(k, day) == 1]
+    return min(coprime, key=lambda k: max(k, stride) / min(k, stride))
 
 
 def fit_band(c: Context, p: Plan) -> Band | None:
