@@ -6,8 +6,9 @@ workload's own history, how far that highest demand lay above what was known bef
 simple experts (last value, short mean, highest of the last hour, corrected forecast; each alone or lifted to the
 envelope of the same time on earlier days, a few minutes or half an hour early or late) and for one that is fitted:
 lines through all of these, which see a rise under way and know how uncertain the moment is. Each measures distances
-twice, in logarithms (a spike is a multiple) and in square roots (it is a count). It mixes them by their pinball
-loss at each quantile. Errors are weighted by demand: what counts is the share of requests, not of minutes.
+twice, in logarithms (a spike is a multiple) and in square roots (it is a count), some also in units of how far demand
+usually rises at that time of day. It mixes them by their pinball loss at each quantile. Errors are weighted by demand:
+what counts is the share of requests, not of minutes.
 
 Promises: pure and deterministic; quantiles are >= 0 and monotone in the level; uses nothing after `now`;
 works from an hour of history on and says None before. Refuses: shapes and levels that make no sense.
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 from scipy.signal import lfilter
 
 from forecaster.quantile_regression import Ints, Lines, fit_lines
+from forecaster.rises import usual_rises
 from forecaster.types import Floats, ForecastInputError
 
 DAY_S: Final = 86_400
@@ -89,6 +91,25 @@ EXPERTS: Final = (
     (SHORT, WEEK, 1.0),
     (EXPECTED, WEEK, 0.8),
 )
+# These are also measured in units of how far demand usually rises at that time of day: the record of a morning full of
+# jumps would otherwise bound every calm night. The overall mean is added by the share: a little of it, or all.
+TIMED_EXPERTS: Final = (
+    (PEAK, BARE, 0.0),
+    (PEAK, HIGHEST, 0.8),
+    (PEAK, USUAL, 0.8),
+    (EXPECTED, HIGHEST, 0.8),
+    (SHORT, WIDE, 1.0),
+    (HIGH, USUAL, 0.8),
+)
+TIMED_PLACES: Final = tuple(EXPERTS.index(expert) for expert in TIMED_EXPERTS)
+OVERALL_SHARES: Final = (0.1, 1.0)
+# Where they stand among all experts of a scale: after the plain ones.
+TIMED: Final = range(len(EXPERTS), len(EXPERTS) + len(TIMED_EXPERTS) * len(OVERALL_SHARES))
+# Where jumps are usual, the units are large: no further than the record itself says of chances that many times rarer.
+RARER_TIMES: Final = 5.0
+RISE_MIN: Final = 1e-4
+# In the logarithms that the lines see, usual rises below this are alike.
+RISE_SMALL: Final = 0.02
 # Distances in logarithms suit noise that grows with demand, in square roots that of a counting process; and where a
 # spike may come at any level, a multiple of a low level is too little, of a high one too much.
 LOG, ROOT = range(2)
@@ -128,8 +149,10 @@ class Nearcast:
         unit: Usual demand, the scale of everything below.
         shift: `[E, Q]` distance of the highest demand above each expert's base, in its scale and spread; NaN without a
             record.
+        cap: `[E, Q]` distance that no expert goes beyond, in its scale; infinite for all but the timed ones.
         weight: `[E, Q]` share of each expert in the mix.
         envelopes: `[6, M]` demand at the same time on earlier days, for the coming `M` steps.
+        timed: `[2, S, M]` spread of the timed experts by scale and share of the overall mean, likewise.
         lines: The fitted expert in each scale; None without enough of a record.
     """
 
@@ -138,8 +161,10 @@ class Nearcast:
     levels: tuple[float, ...]
     unit: float
     shift: Floats
+    cap: Floats
     weight: Floats
     envelopes: Floats
+    timed: Floats
     lines: tuple[Lines | None, ...]
 
     @property
@@ -156,7 +181,7 @@ class Nearcast:
         """
         place = min(max(age_steps, 0), self.valid_steps - 1)
         known = np.array([[newest.last], [newest.short], [newest.long], [newest.high], [newest.expected]])
-        return np.asarray(self._say(known, self.envelopes[:, place : place + 1])[0])
+        return np.asarray(self._say(known, slice(place, place + 1))[0])
 
     def rows(self, newest: Floats) -> Floats:
         """Return `[T, Q]` for the first T steps after the history at once; for replays.
@@ -164,11 +189,14 @@ class Nearcast:
         Args:
             newest: `[5, T]` what was known at each step: last, short and long mean, high, expected.
         """
-        return self._say(newest, self.envelopes[:, : newest.shape[1]])
+        return self._say(newest, slice(newest.shape[1]))
 
-    def _say(self, newest: Floats, envelopes: Floats) -> Floats:
-        bases, spreads = _experts(newest, envelopes, self.unit, self.lines)
-        return _mix(bases, spreads, self.shift, self.weight, self.unit)
+    def _say(self, newest: Floats, steps: slice) -> Floats:
+        bases, spreads = _experts(
+            newest, self.envelopes[:, steps], self.timed[:, :, steps], self.unit, self.lines
+        )
+        said = _said(bases[:, :, None], spreads[:, :, None], self.shift[:, None], self.cap[:, None])
+        return _mix(said, self.weight, self.unit)
 
 
 def calibrate(
@@ -220,10 +248,12 @@ def calibrate(
     highest = _ahead_max(known, lead_steps)
     past, coming = envelopes[:, :keep], envelopes[:, keep:]
     half = np.floor(_age_days(keep, day) / HALF_DAYS).astype(np.int64) % 2
-    lines = tuple(_fit_lines(newest, past, highest, half, unit, day, scale) for scale in (LOG, ROOT))
-    bases, spreads = _experts(newest, past, unit, lines, half)
-    shift, weight = _fit(bases, spreads, highest, np.asarray(levels), unit, day, lead_steps)
-    return Nearcast(step_s, lead_steps, levels, unit, shift, weight, coming, lines)
+    timed = _timed_spreads(newest, highest, unit, day, valid_steps, step_s)
+    then, soon = timed[:, :, :keep], timed[:, :, keep:]
+    lines = tuple(_fit_lines(newest, past, then, highest, half, unit, day, scale) for scale in (LOG, ROOT))
+    bases, spreads = _experts(newest, past, then, unit, lines, half)
+    shift, cap, weight = _fit(bases, spreads, highest, np.asarray(levels), unit, day, lead_steps)
+    return Nearcast(step_s, lead_steps, levels, unit, shift, cap, weight, coming, soon, lines)
 
 
 def recent(demand: Floats, step_s: int) -> Floats:
@@ -265,14 +295,32 @@ def _from_scale(values: Floats, unit: float, scale: int) -> Floats:
     return np.asarray(np.maximum(values, 0.0) ** 2 * unit)
 
 
+def _timed_spreads(newest: Floats, highest: Floats, unit: float, day: int, ahead: int, step_s: int) -> Floats:
+    """Return `[2, S, N + ahead]`: how far demand usually rises at that time of day, by scale and overall share."""
+    floor = FLOOR_SHARE * unit
+    peak = np.fmax(newest[0], newest[1])
+    old = _age_days(len(highest), day) > HISTORY_DAYS
+    spreads: list[Floats] = []
+    for scale in (LOG, ROOT):
+        rise = np.maximum(_to_scale(highest + floor, unit, scale) - _to_scale(peak + floor, unit, scale), 0.0)
+        usual, mean = usual_rises(np.where(old, np.nan, rise), ahead, step_s=step_s, day=day)
+        spreads.append(np.stack([usual + share * mean + RISE_MIN for share in OVERALL_SHARES]))
+    return np.stack(spreads)
+
+
 def _experts(
-    newest: Floats, envelopes: Floats, unit: float, lines: tuple[Lines | None, ...], half: Ints | None = None
+    newest: Floats,
+    envelopes: Floats,
+    timed: Floats,
+    unit: float,
+    lines: tuple[Lines | None, ...],
+    half: Ints | None = None,
 ) -> tuple[Floats, Floats]:
-    """Return bases and spreads `[E, T]` from `newest` `[5, T]` and `envelopes` `[6, T]` at the same steps.
+    """Return bases and spreads `[E, T]` from `newest` `[5, T]`, `envelopes` `[6, T]`, `timed` `[2, S, T]` at the steps.
 
     The first half of the experts is measured in logarithms, the other half, the same ones, in square roots; the last
-    of each half is the fitted one. `half` is given for steps of the record, each of which the fitted expert then judges
-    without having seen it.
+    of each half is the fitted one, before it come the timed ones. `half` is given for steps of the record, each of
+    which the fitted expert then judges without having seen it.
     """
     last, short, long, high, expected = newest
     floor = FLOOR_SHARE * unit
@@ -299,15 +347,19 @@ def _experts(
         if line is None:
             fitted, spread = np.full_like(last, np.nan), np.ones_like(last)
         else:
-            base, features = _features(newest, envelopes, unit, scale)
+            base, features = _features(newest, envelopes, timed, unit, scale)
             above, spread = line.say(features, half)
             fitted = base + above
-        bases += [_to_scale(plain + floor, unit, scale), fitted[None]]
-        spreads += [np.ones_like(plain), spread[None]]
+        scaled = _to_scale(plain + floor, unit, scale)
+        bases += [scaled, *(scaled[list(TIMED_PLACES)] for _ in OVERALL_SHARES), fitted[None]]
+        widths = (np.broadcast_to(width, (len(TIMED_PLACES), len(last))) for width in timed[scale])
+        spreads += [np.ones_like(plain), *widths, spread[None]]
     return np.vstack(bases), np.vstack(spreads)
 
 
-def _features(newest: Floats, envelopes: Floats, unit: float, scale: int) -> tuple[Floats, Floats]:
+def _features(
+    newest: Floats, envelopes: Floats, timed: Floats, unit: float, scale: int
+) -> tuple[Floats, Floats]:
     """Return what the lines start from, the short mean in the scale `[T]`, and their features `[F, T]`.
 
     All are differences in the scale, so none depends on the size of the workload; how far earlier days lay above
@@ -329,6 +381,8 @@ def _features(newest: Floats, envelopes: Floats, unit: float, scale: int) -> tup
             expected - short,
             highest - usual,
             high - peak,
+            timed[scale, 0],
+            np.log(timed[scale, 0] + RISE_SMALL),
             *(np.maximum(other - peak, 0.0) for other in (expected, highest, usual, wide, widest, week)),
         )
     )
@@ -336,10 +390,17 @@ def _features(newest: Floats, envelopes: Floats, unit: float, scale: int) -> tup
 
 
 def _fit_lines(
-    newest: Floats, envelopes: Floats, highest: Floats, half: Ints, unit: float, day: int, scale: int
+    newest: Floats,
+    envelopes: Floats,
+    timed: Floats,
+    highest: Floats,
+    half: Ints,
+    unit: float,
+    day: int,
+    scale: int,
 ) -> Lines | None:
     floor = FLOOR_SHARE * unit
-    base, features = _features(newest, envelopes, unit, scale)
+    base, features = _features(newest, envelopes, timed, unit, scale)
     age = _age_days(len(highest), day)
     use = np.flatnonzero(np.isfinite(highest) & np.isfinite(base) & (age <= HISTORY_DAYS))
     use = _thinned(use, LINES_SAMPLES_MAX)
@@ -348,9 +409,13 @@ def _fit_lines(
     return fit_lines(features[:, use], target - base[use], weight, half[use])
 
 
-def _mix(bases: Floats, spreads: Floats, shift: Floats, weight: Floats, unit: float) -> Floats:
-    """Return `[T, Q]` from bases and spreads `[E, T]`; experts without a base now leave their share to the others."""
-    said = bases[:, :, None] + shift[:, None, :] * spreads[:, :, None]
+def _said(base: Floats, spread: Floats, shift: Floats, cap: Floats) -> Floats:
+    """Return what experts say, in their scale."""
+    return np.asarray(base + np.minimum(shift * spread, cap))
+
+
+def _mix(said: Floats, weight: Floats, unit: float) -> Floats:
+    """Return `[T, Q]` from what experts say `[E, T, Q]`; those that say nothing now leave their share to the others."""
     rooted = said[len(said) // 2 :]  # what they say is mixed in logarithms, as the others'
     rooted[:] = np.log(np.maximum(_from_scale(rooted, unit, ROOT), LEAST * unit))
     fine = np.isfinite(said)
@@ -364,8 +429,8 @@ def _mix(bases: Floats, spreads: Floats, shift: Floats, weight: Floats, unit: fl
 
 def _fit(
     bases: Floats, spreads: Floats, highest: Floats, levels: Floats, unit: float, day: int, lead: int
-) -> tuple[Floats, Floats]:
-    """Return shift and weight `[E, Q]` from the record `[E, N]` against `highest` `[N]`."""
+) -> tuple[Floats, Floats, Floats]:
+    """Return shift, cap and weight `[E, Q]` from the record `[E, N]` against `highest` `[N]`."""
     age = _age_days(len(highest), day)
     floor = FLOOR_SHARE * unit
     use = _thinned(np.flatnonzero(np.isfinite(highest) & (age <= HISTORY_DAYS)), FIT_SAMPLES_MAX)
@@ -375,28 +440,33 @@ def _fit(
     stride = max(1, int(scored.sum()) // SCORE_SAMPLES_MAX)
     pick = np.flatnonzero(scored)[::stride]
     recent = 0.5 ** (age[use][pick] / SCORE_HALF_LIFE_DAYS)
+    unknown = np.full(len(levels), np.inf)
     shifts: list[Floats] = []
+    caps: list[Floats] = []
     losses: list[Floats] = []
     for number, (base, spread) in enumerate(zip(bases[:, use], spreads[:, use], strict=True)):
         scale = LOG if number < len(bases) // 2 else ROOT
         fine = np.isfinite(base)
         if fine.sum() < min(SAMPLES_MIN, 0.5 * len(base)):
             shifts.append(np.full(len(levels), np.nan))
-            losses.append(np.full(len(levels), np.inf))
+            caps.append(unknown)
+            losses.append(unknown)
             continue
-        above = (targets[scale][fine] - base[fine]) / spread[fine]
-        shift = _weighted_quantiles(above, importance[fine], levels)
+        above = targets[scale][fine] - base[fine]
+        shift = _weighted_quantiles(above / spread[fine], importance[fine], levels)
+        cap = unknown
+        if number % (len(bases) // 2) in TIMED:
+            cap = _weighted_quantiles(above, importance[fine], 1 - (1 - levels) / RARER_TIMES)
         judged = fine[pick]
         place = pick[judged]
-        said = _from_scale(base[place, None] + shift * spread[place, None], unit, scale) - floor
+        said = _from_scale(_said(base[place, None], spread[place, None], shift, cap), unit, scale) - floor
         gap = highest[use][place, None] - said
         loss = np.maximum(levels * gap, (levels - 1) * gap)
         shifts.append(shift)
-        losses.append(
-            recent[judged] @ loss / len(place) + 1e-9 * unit if len(place) else np.full(len(levels), np.inf)
-        )
+        caps.append(cap)
+        losses.append(recent[judged] @ loss / len(place) + 1e-9 * unit if len(place) else unknown)
     windows = float((np.isfinite(highest) & (age <= SCORE_DAYS)).sum()) / (lead + 1)
-    return np.stack(shifts), _weights(np.stack(losses), windows * (1 - levels))
+    return np.stack(shifts), np.stack(caps), _weights(np.stack(losses), windows * (1 - levels))
 
 
 def _weights(losses: Floats, beyond: Floats) -> Floats:

@@ -235,3 +235,18 @@ def test_a_restless_hour_is_bounded_more_widely_than_a_calm_one() -> None:
     noisy = fit.quantiles(0, Newest(100.0, 100.0, 100.0, 305.0, float("nan")))
 
     assert calm[0] < 0.6 * noisy[0]
+
+
+def test_a_calm_night_is_not_bounded_by_the_jumps_of_the_day() -> None:
+    """Jobs start on some hours of the day, never by night: only who tells the times apart leaves the night alone."""
+    rng = np.random.default_rng(5)
+    level = np.full((12, 24, 60), 100.0)
+    level[:, 8:18, :40] = np.where(rng.random((12, 10, 1)) < 0.4, 600.0, 100.0)
+    demand = level.ravel() * rng.normal(1.0, 0.01, level.size)
+    night, hour = 11 * DAY + 2 * 60 + 30, 11 * DAY + 11 * 60 - 3  # 2:30 and 10:57
+
+    calm = _calibrated(demand[:night]).quantiles(0, Newest(100.0, 100.0, 100.0, 102.0, float("nan")))
+    soon = _calibrated(demand[:hour]).quantiles(0, Newest(100.0, 100.0, 100.0, 102.0, float("nan")))
+
+    assert calm[-1] < 300
+    assert soon[-1] > 500
