@@ -34,12 +34,13 @@ class Severity(StrEnum):
 
 
 SEVERITY_ORDER = tuple(Severity)
+# As the alert rules for Prometheus have them; a test holds both, and the table in the documentation, equal.
 ALARM_SEVERITY: dict[AlarmKind, Severity] = {
-    AlarmKind.PREWARM_LATE: Severity.WARNING,
+    AlarmKind.PREWARM_LATE: Severity.CRITICAL,
     AlarmKind.PREWARM_MISSED: Severity.CRITICAL,
     AlarmKind.QUOTA_SHORT: Severity.WARNING,
     AlarmKind.ORDER_STUCK: Severity.WARNING,
-    AlarmKind.WRONG_ENGINE: Severity.CRITICAL,
+    AlarmKind.WRONG_ENGINE: Severity.WARNING,
     AlarmKind.FORECAST_DISTRUSTED: Severity.WARNING,
     AlarmKind.NO_DATA: Severity.CRITICAL,
     AlarmKind.EVENT_FIZZLED: Severity.INFO,

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
+from controller.core.types import AlarmKind
 from controller.http.metrics import METRICS
+from controller.notify.types import ALARM_SEVERITY
 from tests.e2e.cluster.binary import cached
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -71,6 +73,21 @@ def test_an_alert_says_how_urgent_it_is_what_it_means_and_what_to_do(rule: dict[
     assert f"https://forecrest.example/runbooks/#{name.lower()}" == told["runbook_url"]
     assert f"\n### {name}\n" in RUNBOOKS
     assert any(re.search(rf"\b{name}\b", path.read_text()) for path in TESTS), "no promtool test names it"
+
+
+def test_an_alarm_is_equally_severe_as_a_notification_an_alert_and_in_the_documentation() -> None:
+    rules: dict[str, tuple[str, str]] = {}
+    for rule in alerts():
+        for kinds in re.findall(r'forecrest_alarms\{kind=~?"([A-Z_|]+)"\}', rule["expr"]):
+            rules |= {kind: (rule["labels"]["severity"].upper(), rule["alert"]) for kind in kinds.split("|")}
+    page = (ROOT / "docs" / "notifications.md").read_text()
+    table = re.findall(r"^\| `([A-Z_]+)`: .* \| ([A-Z]+) \| (\w+) \|$", page, re.MULTILINE)
+
+    assert set(AlarmKind) == set(ALARM_SEVERITY)
+    assert {kind.value: severity.value for kind, severity in ALARM_SEVERITY.items()} == {
+        kind: severity for kind, (severity, _) in rules.items()
+    }
+    assert rules == {kind: (severity, alert) for kind, severity, alert in table}
 
 
 def test_every_runbook_is_of_an_alert_and_has_its_five_parts() -> None:

@@ -144,7 +144,7 @@ def test_alarms_are_told_when_they_come_and_when_they_go_and_again_when_they_com
 
     assert [Kind.ALARM_RAISED, Kind.ALARM_CLEARED, Kind.ALARM_RAISED] == [one.kind for one in found]
     assert {AlarmKind.PREWARM_LATE} == {one.alarm for one in found}
-    assert {Severity.WARNING} == {one.severity for one in found}
+    assert {Severity.CRITICAL} == {one.severity for one in found}
     assert "Over: 7 of 14 replicas warm." == found[1].sentence
     assert 3 == len({one.id for one in found})
 
