@@ -43,13 +43,6 @@ class ServingOptions:
             if not low <= value <= high:
                 raise ValueError(f"{name}: must be from {low} to {high}, got {value}")
 
-    @property
-    def simulated_qps_max(self) -> float | None:
-        """Requests per second one replica serves at full batches; None without a simulated device."""
-        batch_ms = self.simulated_device_time_ms
-        batch_ms += self.batch_size_max * self.simulated_device_time_ms_per_request
-        return self.batch_size_max * 1000 / batch_ms if batch_ms else None
-
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:

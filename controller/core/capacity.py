@@ -185,21 +185,6 @@ def required_replicas(demand_qps: float, profile: CapacityProfile, slo: Slo, arr
     return curve(profile, slo, arrival_scv).required(demand_qps)
 
 
-def required_mixed(
-    demand_qps: float,
-    existing: Iterable[CapacityProfile],
-    profile: CapacityProfile,
-    slo: Slo,
-    arrival_scv: float = 1.0,
-) -> int:
-    """Smallest total count that serves ``demand_qps``: the best of ``existing`` first, further ones as ``profile``.
-
-    Raises:
-        ValueError: ``demand_qps`` is negative or not finite.
-    """
-    return mixed_curve(existing, profile, slo, arrival_scv).required(demand_qps)
-
-
 def service_quantile(policy: Policy) -> float:
     """Demand quantile worth serving: cost of being short over the sum of both costs (newsvendor)."""
     return policy.cost_under_per_hour / (policy.cost_under_per_hour + policy.cost_over_per_hour)

@@ -76,21 +76,20 @@ def follow(
     event: Event,
     previous: Contract | None,
     *,
-    wanted: int,
     replicas: Sequence[Replica] | None,
     demand_need: int | None,
     lead: LeadTime,
     policy: Policy,
     now: datetime,
 ) -> Contract:
-    """Advance one contract over ``wanted`` replicas. ``replicas`` None keeps the last counts: unknown is not zero.
+    """Advance one contract over the floor's replicas. ``replicas`` None keeps the last counts: unknown is not zero.
 
     Once its order time has come, a contract of the same event revision neither shrinks nor is postponed: a
     shorter lead time learnt from the very replicas being started, or a forecast that changes its mind in a
     dip, would otherwise take away a prewarmed set. Only fizzling lets it go.
     """
     same = previous if previous is not None and previous.revision == event.revision else None
-    order_at = floor.order_at
+    order_at, wanted = floor.order_at, floor.replicas
     if same is not None and same.order_at <= now:
         order_at = min(order_at, same.order_at)
         if not floor.unmet_replicas:  # a floor that a limit cuts is at its limit

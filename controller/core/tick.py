@@ -302,10 +302,9 @@ def _contracts(
     floors = {f.event_id: f for f in plan.floors if f.event_id is not None}
     return tuple(
         follow(
-            floor,
+            _in_mix(floor, event, inp.workload, pool),
             event,
             before.get(event.id),
-            wanted=pool.in_mix(floor.replicas),
             replicas=inp.replicas,
             # An event that the minimum covers anyway holds nothing that fizzling could let go.
             demand_need=demand.need_up if floor.replicas > inp.workload.min_replicas else None,
@@ -321,6 +320,16 @@ def _contracts(
 def _set_by_hand(inp: WorkloadInput, now: datetime) -> bool:
     """Whether an operator said what stands in place of present load; a panic would answer him, not the load."""
     return any(o.kind is OverrideKind.SET and o.expires_at > now for o in inp.overrides)
+
+
+def _in_mix(floor: Floor, event: Event, w: Workload, pool: CapacityCurve) -> Floor:
+    """The floor in replicas of the pool that is there: beside slower ones it takes more, within the same limit."""
+    alone = floor.replicas + floor.unmet_replicas
+    total = pool.in_mix(alone)
+    if total == alone:
+        return floor
+    held = min(total, max(w.max_replicas, event.max_replicas_override or 0))
+    return replace(floor, replicas=held, unmet_replicas=total - held)
 
 
 def _panic(

@@ -21,7 +21,7 @@ from controller.core.arbitration import arbitrate
 from controller.core.behavior import pace
 from controller.core.capacity import (
     demand_at_quantile,
-    required_mixed,
+    mixed_curve,
     required_replicas,
     sustainable_qps,
     wait_exceed_probability,
@@ -90,7 +90,7 @@ def test_2_waiting_too_long_is_a_probability_that_follows_demand_and_replicas(
 @given(st.integers(0, 8), st.integers(0, 8), demands)
 def test_3_a_mixed_pool_lies_between_its_profiles(t4: int, a10: int, demand: float) -> None:
     slo = Slo()
-    mixed = required_mixed(demand, [T4] * t4 + [A10] * a10, A10, slo)
+    mixed = mixed_curve([T4] * t4 + [A10] * a10, A10, slo).required(demand)
 
     assert required_replicas(demand, A10, slo) <= mixed <= required_replicas(demand, T4, slo)
 

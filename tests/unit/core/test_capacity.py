@@ -13,7 +13,6 @@ from controller.core.capacity import (
     demand_at_quantile,
     erlang_c,
     mixed_curve,
-    required_mixed,
     required_replicas,
     service_quantile,
     sustainable_qps,
@@ -141,12 +140,11 @@ def test_the_same_arguments_share_one_curve() -> None:
 
 def test_faster_replicas_of_a_mixed_pool_count_first() -> None:
     # 2 A10 carry what 5 T4 do: beside 2 A10 and 4 T4, the last 19 000 QPS of 35 000 need A10 again.
-    mixed = required_mixed(35_000.0, [T4] * 4 + [A10] * 2, A10, SLO)
-    pure = required_mixed(35_000.0, [A10] * 2, A10, SLO)
+    mixed = mixed_curve([T4] * 4 + [A10] * 2, A10, SLO)
 
-    assert mixed == 9
-    assert pure == 7
-    assert required_mixed(10_000.0, [T4] * 4 + [A10] * 2, A10, SLO) == 2
+    assert mixed.required(35_000.0) == 9
+    assert mixed_curve([A10] * 2, A10, SLO).required(35_000.0) == 7
+    assert mixed.required(10_000.0) == 2
 
 
 def test_a_pool_of_one_kind_is_not_mixed() -> None:

@@ -46,7 +46,6 @@ def step(
         floor,
         of or event(),
         previous,
-        wanted=floor.replicas,
         replicas=seen,
         demand_need=need,
         lead=lead,

@@ -543,6 +543,19 @@ def test_a_mixed_pool_counts_each_replica_as_what_it_is() -> None:
     assert decision.desired_replicas == 10  # 7 A10 would do; 4 T4 stand for 1.6 of them
 
 
+def test_a_mixed_pool_that_needs_more_than_the_maximum_says_so_when_the_event_is_planned() -> None:
+    w = workload(profiles=(A10, T4), max_replicas=8)
+    seen = tuple(replace(r, profile=T4) for r in replicas(4))
+    sale = event(expected_peak_qps=35_000.0)
+    state, effects = tick(
+        FleetState(), given(w, qps=8_000.0, replicas=seen, observed_desired=4, events=(sale,))
+    )
+
+    (contract,) = state.workloads["toy"].contracts
+    assert (contract.replicas, contract.shortfall_replicas) == (8, 2)  # 10 beside 4 T4, 7 without
+    assert [e.alarm.kind for e in effects if isinstance(e, RaiseAlarm)] == [AlarmKind.QUOTA_SHORT]
+
+
 # ---------------------------------------------------------------- events
 
 

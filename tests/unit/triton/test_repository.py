@@ -54,16 +54,6 @@ def test_building_twice_gives_one_repository_and_other_options_another(engine: P
     assert 2 == len(list((tmp_path / "r").iterdir()))
 
 
-def test_simulated_capacity_is_that_of_full_batches() -> None:
-    options = ServingOptions(
-        batch_size_max=4, simulated_device_time_ms=30, simulated_device_time_ms_per_request=7.5
-    )
-
-    # A batch of 4 takes 30 + 4 x 7.5 = 60 ms, so 4 / 0.06 requests per second.
-    assert 66.67 == pytest.approx(options.simulated_qps_max, abs=0.01)
-    assert ServingOptions().simulated_qps_max is None
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [
