@@ -4,6 +4,7 @@ Use cases and the loop know these only; ``bootstrap`` names the adapters. Every 
 ``PortError`` subclasses and nothing else that a caller is expected to handle.
 """
 
+from collections import Counter
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -35,6 +36,7 @@ from controller.core.types import (
     NearDemand,
     Override,
     Replica,
+    Stage,
     Trust,
     Workload,
     WorkloadState,
@@ -551,6 +553,23 @@ class LeaseStore(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class ReplicaCounts:
+    """A workload's replicas as the loop saw them at ``at``; failed ones are in none of the counts."""
+
+    at: datetime
+    warm: int
+    starting: int  # ordered and not yet warm
+    draining: int
+
+    @classmethod
+    def of(cls, replicas: Sequence[Replica], at: datetime) -> Self:
+        """Count replicas."""
+        stages = Counter(replica.stage for replica in replicas)
+        in_flight = sum(replica.in_flight for replica in replicas)
+        return cls(at, stages[Stage.VERIFIED], in_flight, stages[Stage.DRAINING])
+
+
 class SignalCache(Protocol):
     """What may be lost: live demand, backlog, forecasts, and fan-out of changes to watchers."""
 
@@ -566,6 +585,14 @@ class SignalCache(Protocol):
         self, workloads: Sequence[str], known: Mapping[str, datetime] | None = None
     ) -> Mapping[str, DemandObservation]:
         """Observations that are there, in few round trips; of workloads in ``known``, those from after that time."""
+        ...
+
+    async def put_replicas(self, counts: Mapping[str, ReplicaCounts], ttl: timedelta) -> None:
+        """Keep the newest counts of replicas by workload, as ``put_demands`` keeps demand."""
+        ...
+
+    async def get_replicas(self, workloads: Sequence[str]) -> Mapping[str, ReplicaCounts]:
+        """Counts that are there, in few round trips; a missing key means unknown, which is not 0."""
         ...
 
     async def put_backlog(

@@ -12,7 +12,7 @@ import logging
 import math
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis
 from redis.asyncio.retry import Retry
@@ -30,8 +30,9 @@ from controller.adapters.signals import (
     check_ttl,
 )
 from controller.core.types import DemandObservation
-from controller.ports import Clock, UnavailableError
+from controller.ports import Clock, ReplicaCounts, UnavailableError
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 CONNECTION_COUNT_MAX: Final = 16
@@ -44,7 +45,7 @@ _RECONNECT_MIN_S, _RECONNECT_MAX_S = 0.1, 5.0
 
 # What is put: the newest by the sender's time is kept, and what cannot be read is overwritten. Many keys go in one
 # call, and only what is wanted comes back: taking a reply apart costs more than all else.
-_PUT_DEMAND = """
+_PUT_NEWEST = """
 for i, key in ipairs(KEYS) do
     local kept = redis.pcall('GET', key)
     local at = type(kept) == 'string' and tonumber(string.match(kept, '^(%-?%d+) '))
@@ -53,8 +54,8 @@ for i, key in ipairs(KEYS) do
     end
 end
 """
-# Observations newer than those that are known: each with the place of its key.
-_GET_DEMAND = """
+# Records newer than those that are known: each with the place of its key.
+_GET_NEWER = """
 local found = {}
 for i, key in ipairs(KEYS) do
     local kept = redis.pcall('GET', key)
@@ -142,9 +143,9 @@ class RedisSignalCache:
             raise ValueError("redis_url: not a Redis URL; write redis://:password@host:6379/0") from error
         self._redis = Redis(connection_pool=pool)
         self._watchers = Redis(connection_pool=watcher_pool)
-        self._put_demand = self._redis.register_script(_PUT_DEMAND)
+        self._put_newest = self._redis.register_script(_PUT_NEWEST)
         self._put_backlog = self._redis.register_script(_PUT_BACKLOG)
-        self._get_demand = self._redis.register_script(_GET_DEMAND)
+        self._get_newer = self._redis.register_script(_GET_NEWER)
         self._get_backlog = self._redis.register_script(_GET_BACKLOG)
         self._clock = clock
         self._prefix = prefix
@@ -160,38 +161,56 @@ class RedisSignalCache:
 
     async def put_demands(self, demands: Mapping[str, DemandObservation], ttl: timedelta) -> None:
         """Keep the newest observations, many in a round trip."""
+        await self._put("demand", demands, ttl)
+
+    async def put_replicas(self, counts: Mapping[str, ReplicaCounts], ttl: timedelta) -> None:
+        """Keep the newest counts, many in a round trip."""
+        await self._put("replicas", counts, ttl)
+
+    async def _put(
+        self, kind: str, records: Mapping[str, DemandObservation | ReplicaCounts], ttl: timedelta
+    ) -> None:
         check_ttl(ttl)
-        names = list(demands)
+        names = list(records)
         for start in range(0, len(names), _KEYS_PER_TRIP):
             batch = names[start : start + _KEYS_PER_TRIP]
             args: list[Any] = [_millis(ttl)]
             for name in batch:
-                args += (_micros(demands[name].at), encode(demands[name]))
+                args += (_micros(records[name].at), encode(records[name]))
             with _away():
-                await self._put_demand(keys=[self._key("demand", name) for name in batch], args=args)
+                await self._put_newest(keys=[self._key(kind, name) for name in batch], args=args)
 
     async def get_demand(
         self, workloads: Sequence[str], known: Mapping[str, datetime] | None = None
     ) -> Mapping[str, DemandObservation]:
         """Observations that are there and newer than what is known, many in a round trip."""
-        known, found = known or {}, dict[str, DemandObservation]()
+        return await self._get("demand", DemandObservation, workloads, known or {})
+
+    async def get_replicas(self, workloads: Sequence[str]) -> Mapping[str, ReplicaCounts]:
+        """Counts that are there, many in a round trip."""
+        return await self._get("replicas", ReplicaCounts, workloads, {})
+
+    async def _get(
+        self, kind: str, record: type[T], workloads: Sequence[str], known: Mapping[str, datetime]
+    ) -> Mapping[str, T]:
+        found: dict[str, T] = {}
         for start in range(0, len(workloads), _KEYS_PER_TRIP):
             names = workloads[start : start + _KEYS_PER_TRIP]
             with _away():
-                kept = await self._get_demand(
-                    keys=[self._key("demand", name) for name in names],
+                kept = await self._get_newer(
+                    keys=[self._key(kind, name) for name in names],
                     args=[_micros(known[name]) if name in known else "" for name in names],
                 )
             for place, payload in kept:
-                demand = self._read_demand(payload)
-                if demand is not None:
-                    found[names[int(place) - 1]] = demand
+                read = self._read(record, payload)
+                if read is not None:
+                    found[names[int(place) - 1]] = read
         return found
 
-    def _read_demand(self, payload: bytes | str) -> DemandObservation | None:
+    def _read(self, record: type[T], payload: bytes | str) -> T | None:
         if isinstance(payload, bytes) and len(payload) <= PAYLOAD_BYTES_MAX:
             with contextlib.suppress(RecordError):
-                return decode(DemandObservation, payload.partition(b" ")[2])
+                return decode(record, payload.partition(b" ")[2])
         self.corrupt_count += 1
         return None
 

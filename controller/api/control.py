@@ -49,7 +49,8 @@ class ControlServicer(control_service_pb2_grpc.ControlServiceServicer):
         """Read where a workload stands."""
         del context
         (workload,) = parse(request.name, "workloads/*/status", "name")
-        return mappers.status_to_wire(workload, await decisions.get_status(self._deps.store, workload))
+        standing = await decisions.get_status(self._deps.store, self._deps.signals, workload)
+        return mappers.status_to_wire(standing)
 
     async def ListStatuses(
         self, request: control_service_pb2.ListStatusesRequest, context: object
@@ -61,11 +62,11 @@ class ControlServicer(control_service_pb2_grpc.ControlServiceServicer):
             self._deps.store, self._deps.signals, page_of(request.page_size, request.page_token, scope)
         )
         response = control_service_pb2.ListStatusesResponse(next_page_token=seal(token, scope))
-        for workload, state, demand in rows:
-            found = response.statuses.add(status=mappers.status_to_wire(workload, state))
-            if demand is not None:
-                found.demand_qps = demand.stable_qps
-                found.demand_time.FromDatetime(demand.at)
+        for standing in rows:
+            found = response.statuses.add(status=mappers.status_to_wire(standing))
+            if standing.demand is not None:
+                found.demand_qps = standing.demand.stable_qps
+                found.demand_time.FromDatetime(standing.demand.at)
         return response
 
     async def GetDecision(

@@ -1,6 +1,7 @@
 """EventService: parse names, run the use case with one clock reading, map the result. No rule lives here."""
 # ruff: noqa: N802 -- the protocol names the methods
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from datetime import datetime
@@ -26,7 +27,7 @@ from controller.usecases.events import Warner
 from controller.usecases.import_events import Imported, export_events, import_events
 from controller.usecases.listing import page_of, seal
 from controller.usecases.names import check_id, new_id, parse
-from controller.usecases.preview_event import event_warnings, observed_demand, preview_event
+from controller.usecases.preview_event import Basis, event_warnings, observed_demand, preview_event
 from controller.usecases.report_event import report_event
 
 
@@ -60,8 +61,7 @@ class EventServicer(event_service_pb2_grpc.EventServiceServicer):
             encode=mappers.event_to_wire,
             decode=decode_event,
         )
-        warner = await self._warner(draft.workloads, call.now)
-        created = await events.create_event(self._deps.store, call, draft, warner)
+        created = await events.create_event(self._deps.store, call, draft, self._warner(call.now))
         await announce(self._deps.signals, call)
         return mappers.event_to_wire(created)
 
@@ -114,7 +114,7 @@ class EventServicer(event_service_pb2_grpc.EventServiceServicer):
             event_id,
             mappers.version_of(request.event.etag),
             lambda stored: mappers.changed_event(stored, request.event, request.update_mask),
-            await self._warner((), call.now),
+            self._warner(call.now),
         )
         await announce(self._deps.signals, call)
         return mappers.event_to_wire(updated)
@@ -207,7 +207,7 @@ class EventServicer(event_service_pb2_grpc.EventServiceServicer):
             template,
             given,
             request.template.time_zone,
-            await self._warner(template.workloads, call.now),
+            self._warner(call.now),
         )
         await announce(self._deps.signals, call)
         return mappers.imported_to_wire(done)
@@ -220,12 +220,16 @@ class EventServicer(event_service_pb2_grpc.EventServiceServicer):
         calendar, count = await export_events(self._deps.store, request.filter, self._deps.clock.now())
         return event_service_pb2.ExportEventsResponse(calendar=calendar, event_count=count)
 
-    async def _warner(self, workloads: Sequence[str], now: datetime) -> Warner:
-        """Tells, inside a transaction, what a planner should know of an event at ``now``."""
-        observed = await observed_demand(self._deps.signals, workloads) if workloads else {}
+    def _warner(self, now: datetime) -> Warner:
+        """Tells, inside a transaction, what a planner should know of an event at ``now``, as a preview would."""
+        deps = self._deps
+        # Of one call, however many events it registers.
+        until_s = asyncio.get_running_loop().time() + deps.limits.warning_refits_s
 
         async def warn(uow: UnitOfWork, event: TrafficEvent) -> tuple[EventWarning, ...]:
-            return await event_warnings(uow, self._deps.store, event, self._deps.preview, observed, now)
+            observed = await observed_demand(deps.signals, event.workloads)
+            basis = Basis(deps.store, deps.forecaster, deps.preview, event, observed, now, until_s)
+            return await event_warnings(uow, basis)
 
         return warn
 

@@ -20,6 +20,9 @@ class ApiLimits:
     unary_deadline_s: float = 30.0
     # A preview may fit a forecast per workload, a simulation replays days.
     preview_deadline_s: float = 120.0
+    # Registration fits forecasts with the event for its warnings for so long, inside the transaction; then the stored
+    # ones have to do.
+    warning_refits_s: float = 5.0
     # The newest forecast of a workload is read again after this long, and kept for so many workloads.
     forecast_cache_s: float = 1.0
     forecast_cache_max: int = 1000

@@ -60,6 +60,8 @@ from controller.core.types import (
     Workload,
     WorkloadState,
 )
+from controller.ports import ReplicaCounts
+from controller.usecases.decisions import ObservedStatus
 from controller.usecases.errors import InvalidError, Violation
 from controller.usecases.event_rules import resolve_window
 from controller.usecases.forecasts import History
@@ -156,7 +158,17 @@ SHAPES = Shapes(
             WorkloadState,
             control_pb2.WorkloadStatus,
             partial=True,  # the core remembers more, for its own arithmetic
-            wire_only=frozenset({"name", "stale_since_time"}),
+            wire_only=frozenset({"name", "stale_since_time", "replicas"}),
+        ),
+        Shape(
+            ReplicaCounts,
+            control_pb2.ReplicaCounts,
+            names={
+                "at": "observe_time",
+                "warm": "warm_count",
+                "starting": "starting_count",
+                "draining": "draining_count",
+            },
         ),
         Shape(
             TrafficSample,
@@ -593,10 +605,12 @@ def plan_to_wire(plan: CapacityPlan) -> control_pb2.CapacityPlan:
     return message
 
 
-def status_to_wire(workload: str, state: WorkloadState) -> control_pb2.WorkloadStatus:
+def status_to_wire(standing: ObservedStatus) -> control_pb2.WorkloadStatus:
     """Return the resource."""
-    message = SHAPES.to_wire(state, control_pb2.WorkloadStatus)
-    message.name = f"workloads/{workload}/status"
+    message = SHAPES.to_wire(standing.state, control_pb2.WorkloadStatus)
+    message.name = f"workloads/{standing.workload}/status"
+    if standing.replicas is not None:
+        message.replicas.CopyFrom(SHAPES.to_wire(standing.replicas, control_pb2.ReplicaCounts))
     return message
 
 

@@ -66,13 +66,14 @@ class Reader:
         now = clock.now()
         await self._read_filter(now)
         found: dict[str, control_service_pb2.ObservedStatus] = {}
-        for response in await self._pages(
+        told = await self._pages(
             self._client.control.ListStatuses, control_service_pb2.ListStatusesRequest(page_size=PAGE_SIZE)
-        ):
+        )
+        for response in told:
             found |= {one.status.name.removesuffix("/status"): one for one in response.statuses}
         await self._read_decisions(now)
         fleet = self.fleet
-        fleet.statuses = found
+        fleet.statuses, fleet.more = found, bool(told[-1].next_page_token)
         fleet.answered_at, fleet.lost_since_at, fleet.problem = clock.now(), None, ""
 
     async def read_forecasts(self) -> None:
@@ -192,6 +193,7 @@ def _snapshot(fleet: Fleet, ahead: timedelta, sort: Sort) -> dict[str, Any]:
         "answered_at": fleet.answered_at.isoformat() if fleet.answered_at else None,
         "lost_since_at": fleet.lost_since_at.isoformat() if fleet.lost_since_at else None,
         "problem": fleet.problem,
+        "more": fleet.more,
         "workloads": [row.to_json() for row in fleet.rows(now, ahead, sort)],
     }
 

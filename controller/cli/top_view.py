@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from controller.cli.common import bare
+from controller.counted import contract_now, counted
 
 # Older than this, a figure is not shown as if it were of now.
 DEMAND_AGE_MAX = timedelta(seconds=60)
@@ -23,7 +24,6 @@ STATUS_AGE_MAX = timedelta(seconds=60)
 FORECAST_AGE_MAX = timedelta(hours=3)
 PEAK_LEVEL = 0.9
 ALARMS_SHOWN = 3
-OVER = frozenset({event_pb2.CONTRACT_STATE_COMPLETED, event_pb2.CONTRACT_STATE_FIZZLED})
 Justify = Literal["left", "right"]
 COLUMNS: tuple[tuple[str, int, Justify], ...] = (
     ("now", 5, "right"),
@@ -36,7 +36,7 @@ COLUMNS: tuple[tuple[str, int, Justify], ...] = (
     ("event", 14, "left"),
     ("age", 5, "right"),
 )
-LEGEND = "cond: A cannot scale, S no demand known, L limited, ! alarms"
+LEGEND = "cond: A cannot scale, S no demand known, L limited, ! alarms; ~ not counted lately"
 
 
 class Sort(StrEnum):
@@ -82,6 +82,9 @@ class Row:
     desired_replicas: int | None = None
     warm_replicas: int | None = None
     starting_replicas: int | None = None
+    draining_replicas: int | None = None
+    warm_age_s: float | None = None  # of the three counts
+    warm_old: bool = False  # short of what is desired, and counted so long ago that it may have grown
     binding: str | None = None
     sentence: str | None = None
     conditions: tuple[str, ...] = ()  # those that are not as they should be, with their reason
@@ -109,6 +112,7 @@ class Fleet:
     decisions: dict[str, control_pb2.Decision] = field(default_factory=dict[str, control_pb2.Decision])
     courses: dict[str, Course] = field(default_factory=dict[str, Course])
     only: frozenset[str] | None = None  # by a filter
+    more: bool = False  # there are workloads beyond those that are read
     answered_at: datetime | None = None
     lost_since_at: datetime | None = None
     problem: str = ""
@@ -150,17 +154,21 @@ def row_of(
     demand_age = now - found.demand_time.ToDatetime(UTC) if found.HasField("demand_qps") else None
     fresh = demand_age is not None and demand_age <= DEMAND_AGE_MAX
     peak = course.peak(now, ahead) if course is not None else None
-    contract = _next(status.contracts, now)
-    warm = _warm(status, decision, contract)
+    contract = contract_now(status, now)
+    counts = counted(status, decision, now)
+    desired = status.desired_replicas if status.HasField("desired_replicas") else None
     return Row(
         workload=bare(name),
         demand_qps=found.demand_qps if fresh else None,
         demand_age_s=None if demand_age is None else max(0.0, demand_age.total_seconds()),
         peak_qps=None if peak is None else peak[0],
         peak_at=None if peak is None else peak[1],
-        desired_replicas=status.desired_replicas if status.HasField("desired_replicas") else None,
-        warm_replicas=warm,
-        starting_replicas=_starting(decision, contract),
+        desired_replicas=desired,
+        warm_replicas=None if counts is None else counts.warm,
+        starting_replicas=None if counts is None else counts.starting,
+        draining_replicas=None if counts is None else counts.draining,
+        warm_age_s=None if counts is None else max(0.0, (now - counts.at).total_seconds()),
+        warm_old=counts is not None and counts.is_old(desired, now),
         binding=_binding(decision),
         sentence=None if decision is None else decision.sentence,
         conditions=() if decision is None else _conditions(decision),
@@ -174,31 +182,6 @@ def row_of(
         status_age_s=None if seen_at is None else max(0.0, (now - seen_at).total_seconds()),
         stale=seen_at is None or now - seen_at > STATUS_AGE_MAX,
     )
-
-
-def _next(contracts: Sequence[event_pb2.Contract], now: datetime) -> event_pb2.Contract | None:
-    ahead = [c for c in contracts if c.state not in OVER and c.end_time.ToDatetime(UTC) > now]
-    return min(ahead, key=lambda c: c.start_time.ToDatetime(UTC), default=None)
-
-
-def _warm(
-    status: control_pb2.WorkloadStatus,
-    decision: control_pb2.Decision | None,
-    contract: event_pb2.Contract | None,
-) -> int | None:
-    # A contract counts all warm replicas at every tick; decisions are recorded when they change, or every five minutes.
-    if contract is not None and contract.ordered_count:
-        return contract.verified_count
-    if decision is None or not decision.HasField("warm_replicas"):
-        return None
-    unchanged = status.desired_replicas == decision.desired_replicas
-    return decision.warm_replicas if unchanged else None
-
-
-def _starting(decision: control_pb2.Decision | None, contract: event_pb2.Contract | None) -> int | None:
-    if contract is not None and contract.ordered_count:
-        return contract.ordered_count - contract.verified_count
-    return decision.in_flight_replicas if decision and decision.HasField("in_flight_replicas") else None
 
 
 def _binding(decision: control_pb2.Decision | None) -> str | None:
@@ -236,13 +219,15 @@ def picture(
     told = [Text(f"! {alarm}", style="dim" if lost else "red") for alarm in alarms[:ALARMS_SHOWN]]
     if len(alarms) > ALARMS_SHOWN:
         told.append(Text(f"! and {len(alarms) - ALARMS_SHOWN} alarms more"))
-    # Two lines of heading, one of column names, one of legend, one for what does not fit; alarms may wrap once.
-    room = max(1, height - 5 - 2 * len(told))
+    # Two lines of heading, one of column names, one of legend, two for what does not fit; alarms may wrap once.
+    room = max(1, height - 6 - 2 * len(told))
     table = _table([row.workload for row in rows[:room]], width)
     for row in rows[:room]:
         table.add_row(*_cells(row, now), style="dim" if lost or row.stale else None)
     hidden = len(rows) - room
     more = [Text(f"… {hidden} more, by {sort}; narrow with --filter")] if hidden > 0 else []
+    if fleet.more:
+        more.append(Text("… and more than are read here; narrow with --filter", style="yellow"))
     body = [table] if rows else [Text("No workloads." if fleet.answered_at else "Nothing is known yet.")]
     return Group(*_head(fleet, rows, now), *body, *more, *told, Text(LEGEND, style="dim"))
 
@@ -251,7 +236,12 @@ def _head(fleet: Fleet, rows: Sequence[Row], now: datetime) -> list[Text]:
     alarms = sum(len(row.alarms) for row in rows)
     known = [row.demand_qps for row in rows if row.demand_qps is not None]
     stale = sum(row.stale for row in rows)
-    parts = [f"{len(rows)} workloads", f"{short(sum(known)) if known else '?'} QPS", f"{alarms} alarms"]
+    first_of = "the first " if fleet.more else ""
+    parts = [
+        f"{first_of}{len(rows)} workloads",
+        f"{short(sum(known)) if known else '?'} QPS",
+        f"{alarms} alarms",
+    ]
     parts += [f"{stale} not looked at lately"] if stale else []
     said = ", ".join(parts) if fleet.answered_at is not None else "asking …"
     first = Text(f"Forecrest {now:%H:%M:%S} UTC   {said}", style="bold", no_wrap=True, overflow="ellipsis")
@@ -281,7 +271,7 @@ def _cells(row: Row, now: datetime) -> list[Text]:
         letter if any(c.startswith(name) for c in row.conditions) else "·"
         for letter, name in (("A", "ABLE"), ("S", "SCALING_ACTIVE"), ("L", "SCALING_LIMITED"))
     ) + ("!" if row.alarms else " ")
-    warm = "?" if row.warm_replicas is None else str(row.warm_replicas)
+    warm = "?" if row.warm_replicas is None else f"{'~' if row.warm_old else ''}{row.warm_replicas}"
     starting = f"+{row.starting_replicas}" if row.starting_replicas else ""
     behind = None not in {row.warm_replicas, row.desired_replicas} and (row.warm_replicas or 0) < (
         row.desired_replicas or 0

@@ -50,6 +50,7 @@ from controller.ports import (
     Clock,
     PoolView,
     PortError,
+    ReplicaCounts,
     Retention,
     SignalCache,
     StaleFenceError,
@@ -74,6 +75,8 @@ log = logging.getLogger(__name__)
 PAGE_SIZE = 1000
 # Outcomes of orders are written so many at a time, so that those of a long list are seen before its end.
 OUTCOMES_AT_ONCE = 100
+# Counts of replicas are good for so long without a newer one.
+COUNTS_KEPT = timedelta(minutes=2)
 # How far back events are looked at: one that ended a day ago concerns no plan.
 EVENTS_BACK = timedelta(days=1)
 
@@ -254,8 +257,17 @@ class Control:
         await self._apply(world, effects, token, leads)
         if self.witness is not None:
             self.witness.saw(world.workloads, decided, self._came_of, world.state, state)
+        await self._tell_counts(views, now)
         await self._announce(effects)
         return effects
+
+    async def _tell_counts(self, views: Mapping[str, PoolView], now: datetime) -> None:
+        """Let every controller say how many replicas there are; what could not be observed goes untold."""
+        counts = {name: ReplicaCounts.of(view.replicas, now) for name, view in views.items()}
+        try:
+            await self._cache.put_replicas(counts, COUNTS_KEPT)
+        except UnavailableError as error:
+            log.debug("counts of replicas are not told: %s", error)
 
     async def _claimed_views(self, workloads: Sequence[Workload], token: int) -> Mapping[str, PoolView]:
         try:

@@ -1,6 +1,8 @@
 """Read decisions - by name, by filter, or as of any time -, plans, and where a workload stands."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from controller.core.resources import Outcome, Page
@@ -13,7 +15,14 @@ from controller.core.types import (
     Source,
     WorkloadState,
 )
-from controller.ports import NotFoundError, SignalCache, Store, UnavailableError, UnitOfWork
+from controller.ports import (
+    NotFoundError,
+    ReplicaCounts,
+    SignalCache,
+    Store,
+    UnavailableError,
+    UnitOfWork,
+)
 from controller.usecases.errors import Findings, InvalidError, MissingError, Violation
 from controller.usecases.filters import Field, Kind, filter_of, order_of
 from controller.usecases.listing import listing
@@ -24,6 +33,17 @@ Decided = tuple[Decision, Outcome | None]
 PAGES_MAX = 20
 # The ledger counts microseconds: what was decided at a time is in force at it.
 INSTANT = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedStatus:
+    """Where a workload stands after the newest tick, and what was seen of it since; None: unknown."""
+
+    workload: str
+    state: WorkloadState
+    demand: DemandObservation | None
+    replicas: ReplicaCounts | None
+
 
 DECISION_FIELDS: Mapping[str, Field[Decided]] = {
     "name": Field(lambda d: d[0].id, prefix="decisions/"),
@@ -178,23 +198,33 @@ async def get_plan(store: Store, workload: str, revision: int | None) -> Capacit
             ) from error
 
 
-async def list_statuses(
-    store: Store, cache: SignalCache, page: Page
-) -> tuple[Sequence[tuple[str, WorkloadState, DemandObservation | None]], str]:
-    """One page of workloads by name, where each stands, and its newest demand; None: unknown."""
+async def list_statuses(store: Store, cache: SignalCache, page: Page) -> tuple[Sequence[ObservedStatus], str]:
+    """One page of workloads by name."""
     async with store.unit_of_work() as uow, listing(page):
         workloads, token = await uow.workloads.list(page)
         names = [workload.name for workload in workloads]
         states = await uow.states.load(names)
-    try:
-        demands = await cache.get_demand(names)
-    except UnavailableError:  # what the cache holds may be lost
-        demands = {}
-    return [(name, states.get(name, WorkloadState()), demands.get(name)) for name in names], token
+    return await _seen(cache, names, states), token
 
 
-async def get_status(store: Store, workload: str) -> WorkloadState:
+async def get_status(store: Store, cache: SignalCache, workload: str) -> ObservedStatus:
     """Read where a workload stands; empty before the first tick. Raise MissingError."""
     async with store.unit_of_work() as uow:
         await find_workload(uow, workload)
-        return (await uow.states.load([workload])).get(workload, WorkloadState())
+        states = await uow.states.load([workload])
+    (found,) = await _seen(cache, [workload], states)
+    return found
+
+
+async def _seen(
+    cache: SignalCache, names: Sequence[str], states: Mapping[str, WorkloadState]
+) -> list[ObservedStatus]:
+    """Add what the cache holds, which may be lost: then it is unknown."""
+    demands: Mapping[str, DemandObservation] = {}
+    replicas: Mapping[str, ReplicaCounts] = {}
+    with contextlib.suppress(UnavailableError):
+        demands, replicas = await cache.get_demand(names), await cache.get_replicas(names)
+    return [
+        ObservedStatus(name, states.get(name, WorkloadState()), demands.get(name), replicas.get(name))
+        for name in names
+    ]

@@ -5,7 +5,9 @@ without the event; costs are the difference. Refuses what registration would ref
 What is not known is said: without a forecast and an expected peak there is no size and no curve.
 """
 
+import asyncio
 import itertools
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -33,6 +35,8 @@ from controller.usecases.events import check_workloads
 from controller.usecases.occurrences import HORIZON, occurrences
 from controller.usecases.quota_ahead import Room, peak_replicas, room_for
 from controller.usecases.schedule import schedule
+
+log = logging.getLogger(__name__)
 
 _HOUR_S = 3600.0
 # Occurrences of a recurrence that are looked at when it is registered, and warnings kept with it.
@@ -92,23 +96,9 @@ async def preview_event(
     observed = await observed_demand(signals, event.workloads)
     async with store.unit_of_work() as uow:
         await check_workloads(uow, event)
-        others = await schedule(uow, now, max(now + settings.horizon, occurrence.end_at), without=event.id)
-        previews = [
-            await _preview(
-                uow,
-                store,
-                name,
-                occurrence,
-                others.get(name, ()),
-                observed.get(name),
-                event=event,
-                forecaster=forecaster,
-                settings=settings,
-                now=now,
-            )
-            for name in event.workloads
-        ]
-        warnings = await event_warnings(uow, store, event, settings, observed, now)
+        basis = Basis(store, forecaster, settings, event, observed, now)
+        previews = [_preview(await basis.of(uow, name, occurrence)) for name in event.workloads]
+        warnings = await event_warnings(uow, basis)
     return EventPreview(replace(event, warnings=warnings), tuple(previews))
 
 
@@ -121,58 +111,122 @@ async def observed_demand(signals: SignalCache, workloads: Sequence[str]) -> Map
     return {name: observation.stable_qps for name, observation in demand.items()}
 
 
-async def _preview(
-    uow: UnitOfWork,
-    store: Store,
-    name: str,
-    occurrence: Event,
-    others: Sequence[Event],
-    observed_qps: float | None,
-    *,
-    event: TrafficEvent,
-    forecaster: ForecastPort | None,
-    settings: PreviewSettings,
-    now: datetime,
-) -> WorkloadPreview:
-    workload = await resolved_workload(uow, name)
-    stored = await uow.forecasts.latest(name)
-    plain = stored[1] if stored else None
-    trust = Trust.UNPROVEN
-    band = plain
-    if forecaster is not None and plain is not None and plain.qps:
-        trust = await _trust(uow, forecaster, name, plain, now)
-        if occurrence.start_at < now + plain.step * len(plain.qps):
-            band = await _refit(uow, forecaster, name, plain, [*others, occurrence], settings, now)
-        if occurrence.id in plain.event_ids:  # a registered event is previewed: what would run without it?
-            plain = await _refit(uow, forecaster, name, plain, others, settings, now)
-    priors = await lead_priors(uow, workload, settings.lead_priors)
-    lead = estimate_lead_time(priors, await uow.warmups.recent(name))
-    room = await _room(uow, store, workload, occurrence, event, settings, lead, now)
-    ceiling = None if room is None else room.free_gpus // workload.profile.gpus_per_replica
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """What one occurrence is planned from on one workload; previews and warnings read the same."""
 
-    def plan(events: Sequence[Event], band: ForecastBand | None) -> CapacityPlan:
+    workload: Workload
+    occurrence: Event
+    others: Sequence[Event]
+    lead: LeadTime
+    band: ForecastBand | None  # with the event among what is known of the time
+    plain: ForecastBand | None  # without it
+    trust: Trust
+    room: Room | None
+    observed_qps: float | None
+    now: datetime
+
+    @property
+    def fits(self) -> int | None:
+        """Replicas that the quota pool has room for then; None: no quota applies."""
+        return None if self.room is None else self.room.free_gpus // self.workload.profile.gpus_per_replica
+
+    def plan(
+        self, events: Sequence[Event], band: ForecastBand | None, ceiling: int | None = None
+    ) -> CapacityPlan:
+        """The plan that the loop would follow; raise InvalidError for what no pool can be sized for."""
         try:
             return build_plan(
-                workload,
-                now=now,
+                self.workload,
+                now=self.now,
                 band=band,
-                trust=trust,
+                trust=self.trust,
                 events=events,
-                lead=lead,
-                observed_qps=observed_qps,
+                lead=self.lead,
+                observed_qps=self.observed_qps,
                 ceiling=ceiling,
             )
-        except ValueError as error:  # beyond what any pool can be sized for
+        except ValueError as error:
             raise InvalidError(
                 [Violation("event.expected_load", f"cannot be planned for: {error}")]
             ) from error
 
-    usable = band if forecast_usable(band, trust, now, workload.policy.forecast_age_max) else None
+
+class Basis:
+    """What an event is planned from, read once for its preview and its warnings.
+
+    ``refit_until_s``, by the event loop's clock: until then forecasts are made anew with the event; after it the stored
+    ones have to do, as they do in the loop until its next refit. None: for as long as it takes.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        forecaster: ForecastPort | None,
+        settings: PreviewSettings,
+        event: TrafficEvent,
+        observed: Mapping[str, float],
+        now: datetime,
+        refit_until_s: float | None = None,
+    ) -> None:
+        self.store, self.settings, self.event, self.now = store, settings, event, now
+        self._forecaster, self._observed, self._refit_until_s = forecaster, observed, refit_until_s
+        self._planned: dict[tuple[str, str], _Planned] = {}
+
+    async def of(self, uow: UnitOfWork, name: str, occurrence: Event) -> _Planned:
+        """What ``occurrence`` is planned from on a workload."""
+        key = (name, occurrence.id)
+        if key not in self._planned:
+            self._planned[key] = await self._read(uow, name, occurrence)
+        return self._planned[key]
+
+    async def _read(self, uow: UnitOfWork, name: str, occurrence: Event) -> _Planned:
+        now, settings = self.now, self.settings
+        end_at = max(now + settings.horizon, occurrence.end_at)
+        others = (await schedule(uow, now, end_at, without=self.event.id)).get(name, [])
+        workload = await resolved_workload(uow, name)
+        stored = await uow.forecasts.latest(name)
+        band, plain, trust = await self._bands(uow, name, stored[1] if stored else None, occurrence, others)
+        priors = await lead_priors(uow, workload, settings.lead_priors)
+        lead = estimate_lead_time(priors, await uow.warmups.recent(name))
+        room = await _room(uow, self.store, workload, occurrence, self.event, settings, lead, now)
+        return _Planned(
+            workload, occurrence, others, lead, band, plain, trust, room, self._observed.get(name), now
+        )
+
+    async def _bands(
+        self,
+        uow: UnitOfWork,
+        name: str,
+        plain: ForecastBand | None,
+        occurrence: Event,
+        others: Sequence[Event],
+    ) -> tuple[ForecastBand | None, ForecastBand | None, Trust]:
+        """The forecast with the event and the one without it, and whether it is to be trusted."""
+        forecaster, settings, now = self._forecaster, self.settings, self.now
+        if forecaster is None or plain is None or not plain.qps:
+            return plain, plain, Trust.UNPROVEN
+        trust, band = await _trust(uow, forecaster, name, plain, now), plain
+        try:
+            async with asyncio.timeout_at(self._refit_until_s):
+                if occurrence.start_at < now + plain.step * len(plain.qps):
+                    band = await _refit(uow, forecaster, name, plain, [*others, occurrence], settings, now)
+                if occurrence.id in plain.event_ids:  # a registered event: what would run without it?
+                    plain = await _refit(uow, forecaster, name, plain, others, settings, now)
+        except TimeoutError:
+            log.info("event %s on %s is sized by the stored forecast", self.event.id, name)
+        return band, plain, trust
+
+
+def _preview(planned: _Planned) -> WorkloadPreview:
+    workload, occurrence, others = planned.workload, planned.occurrence, planned.others
+    band, plain, now = planned.band, planned.plain, planned.now
+    usable = band if forecast_usable(band, planned.trust, now, workload.policy.forecast_age_max) else None
     return _compare(
         workload,
         occurrence,
-        plan([*others, occurrence], band),
-        plan(others, plain),
+        planned.plan([*others, occurrence], band, planned.fits),
+        planned.plan(others, plain, planned.fits),
         _curve(usable, occurrence),
         None if plain is None else plain.state,
         now,
@@ -254,40 +308,19 @@ async def _room(
     return None if found is None else found.unnamed()
 
 
-async def event_warnings(
-    uow: UnitOfWork,
-    store: Store,
-    event: TrafficEvent,
-    settings: PreviewSettings,
-    observed: Mapping[str, float],
-    now: datetime,
-) -> tuple[EventWarning, ...]:
-    """What a planner should know at registration, for the next occurrences on every workload; nothing is refused."""
+async def event_warnings(uow: UnitOfWork, basis: Basis) -> tuple[EventWarning, ...]:
+    """What a planner should know at registration, for the next occurrences on every workload; nothing is refused.
+
+    By the plan that the preview shows, so that the two never disagree.
+    """
+    event, now = basis.event, basis.now
     found: list[EventWarning] = []
     for occurrence in occurrences(event, now, now + HORIZON, OCCURRENCES_CHECKED):
-        others = await schedule(uow, occurrence.start_at, occurrence.end_at, without=event.id)
         for name in event.workloads:
-            workload = await resolved_workload(uow, name)
-            stored = await uow.forecasts.latest(name)
-            priors = await lead_priors(uow, workload, settings.lead_priors)
-            lead = estimate_lead_time(priors, await uow.warmups.recent(name))
-            try:
-                plan = build_plan(
-                    workload,
-                    now=now,
-                    band=stored[1] if stored else None,
-                    trust=Trust.UNPROVEN,
-                    events=[*others.get(name, ()), occurrence],
-                    lead=lead,
-                    observed_qps=observed.get(name),
-                )
-            except ValueError as error:  # beyond what any pool can be sized for
-                raise InvalidError(
-                    [Violation("event.expected_load", f"cannot be planned for: {error}")]
-                ) from error
+            planned = await basis.of(uow, name, occurrence)
+            plan = planned.plan([*planned.others, occurrence], planned.band)
             floor = next(f for f in plan.floors if f.event_id == occurrence.id)
-            room = await _room(uow, store, workload, occurrence, event, settings, lead, now)
-            found += _warnings(workload, occurrence, floor, room, now)
+            found += _warnings(planned.workload, occurrence, floor, planned.room, now)
         if len(found) >= WARNINGS_MAX:
             break
     return tuple(found[:WARNINGS_MAX])

@@ -12,7 +12,7 @@ from controller.adapters.signals import (
     check_ttl,
 )
 from controller.core.types import DemandObservation
-from controller.ports import Clock, UnavailableError
+from controller.ports import Clock, ReplicaCounts, UnavailableError
 
 
 class FakeSignalCache:
@@ -22,6 +22,7 @@ class FakeSignalCache:
         self.available = True
         self._clock = clock
         self._demand: dict[str, tuple[datetime, DemandObservation]] = {}
+        self._replicas: dict[str, tuple[datetime, ReplicaCounts]] = {}
         self._backlog: dict[tuple[str, str], tuple[datetime, datetime, float]] = {}
         self._watchers: dict[str, list[asyncio.Queue[bytes]]] = {}
 
@@ -55,6 +56,23 @@ class FakeSignalCache:
             for name, (expires_at, demand) in kept.items()
             if expires_at > now and (name not in known or demand.at > known[name])
         }
+
+    async def put_replicas(self, counts: Mapping[str, ReplicaCounts], ttl: timedelta) -> None:
+        """Keep the newest counts."""
+        check_ttl(ttl)
+        self._answer()
+        now = self._clock.now()
+        for workload, count in counts.items():
+            expires_at, kept = self._replicas.get(workload, (now, count))
+            if expires_at <= now or kept.at <= count.at:
+                self._replicas[workload] = (now + ttl, count)
+
+    async def get_replicas(self, workloads: Sequence[str]) -> Mapping[str, ReplicaCounts]:
+        """Counts that are there."""
+        self._answer()
+        now = self._clock.now()
+        kept = {name: self._replicas[name] for name in workloads if name in self._replicas}
+        return {name: count for name, (expires_at, count) in kept.items() if expires_at > now}
 
     async def put_backlog(
         self, workload: str, source: str, count: float, at: datetime, ttl: timedelta

@@ -26,7 +26,7 @@ from controller.console.context import (
     request_id_of,
     viewer_of,
 )
-from controller.console.live import LOST, READ_TIMEOUT_S, Source, instant
+from controller.console.live import LOST, READ_TIMEOUT_S, Source, gathered, instant
 from controller.console.session import PLAN
 from controller.console.views import events as view
 from controller.console.views import events_preview as preview
@@ -190,7 +190,7 @@ async def create(request: web.Request) -> web.StreamResponse:
     form = view.form_from(fields)
     event, wrong = view.draft(form)
     if wrong:
-        return _form(request, form, await _workloads(client), errors=_said(request, wrong))
+        return _form(request, form, await _offered(client, form), errors=_said(request, wrong))
     made = event_service_pb2.CreateEventRequest(
         event=event, event_id=view.id_of(form.display_name), request_id=request_id_of(fields)
     )
@@ -222,8 +222,22 @@ async def show_edit(request: web.Request) -> web.StreamResponse:
 
 async def update(request: web.Request) -> web.StreamResponse:
     """Change what the form says differently; show the form again with what is wrong or who was faster."""
-    client, fields = viewer_of(request).feed.client, await fields_of(request)
+    fields = await fields_of(request)
     form = view.form_from(fields)
+    try:
+        return await _updated(request, fields, form)
+    except grpc.aio.AioRpcError as error:
+        if error.code() not in LOST:
+            raise
+        event, _ = view.draft(form)
+        event.name = f"events/{request.match_info['event']}"
+        return _form(request, form, form.workloads, event=event, lost_id=request_id_of(fields))
+
+
+async def _updated(
+    request: web.Request, fields: Mapping[str, Sequence[str]], form: view.EventForm
+) -> web.StreamResponse:
+    client = viewer_of(request).feed.client
     event, wrong = view.draft(form)
     stored = await _event(request)
     names = await _workloads(client)
@@ -340,10 +354,22 @@ async def show_event(request: web.Request) -> web.StreamResponse:
 
 async def show_cancel(request: web.Request) -> web.StreamResponse:
     """Ask whether to cancel."""
-    event = await _event(request)
+    return _cancel_page(request, await _event(request), str(uuid.uuid4()))
+
+
+def _cancel_page(
+    request: web.Request, event: event_pb2.Event, request_id: str, lost_reason: str | None = None
+) -> web.StreamResponse:
+    """Ask, or ask again with the reason that was typed when the API did not answer."""
     now = request.app[CONSOLE].clock.now()
     return render(
-        request, "events_cancel.html", event=view.event_row(event, now), request_id=str(uuid.uuid4())
+        request,
+        "events_cancel.html",
+        status=200 if lost_reason is None else 503,
+        event=view.event_row(event, now),
+        request_id=request_id,
+        lost=lost_reason is not None,
+        reason=lost_reason or "",
     )
 
 
@@ -355,11 +381,16 @@ async def cancel(request: web.Request) -> web.StreamResponse:
         return next(iter(fields.get(name, ())), "").strip()
 
     name = request.match_info["event"]
-    await viewer_of(request).feed.client.events.CancelEvent(
-        event_service_pb2.CancelEventRequest(
-            name=f"events/{name}", reason=one("reason"), etag=one("etag"), request_id=request_id_of(fields)
-        )
+    asked = event_service_pb2.CancelEventRequest(
+        name=f"events/{name}", reason=one("reason"), etag=one("etag"), request_id=request_id_of(fields)
     )
+    try:
+        await viewer_of(request).feed.client.events.CancelEvent(asked)
+    except grpc.aio.AioRpcError as error:
+        if error.code() not in LOST:
+            raise
+        event = event_pb2.Event(name=asked.name, etag=asked.etag, display_name=one("title"))
+        return _cancel_page(request, event, asked.request_id, asked.reason)
     viewer_of(request).feed.forget("events", "night", "fleet")
     raise web.HTTPSeeOther(f"/events/{name}?done=cancelled")
 
@@ -382,7 +413,8 @@ async def show_report(request: web.Request) -> web.StreamResponse:
         return render(request, "events_report.html", event=row, report=None, charts={}, others=())
     report = view.report_view(found)
     zone = view.zone_or(event.time_zone)
-    charts = {one.workload: await _report_chart(client, report, one, zone, now) for one in report.rows}
+    drawn = await gathered(*(_report_chart(client, report, one, zone, now) for one in report.rows))
+    charts = dict(zip((one.workload for one in report.rows), drawn, strict=True))
     others = view.past_occurrences(event, now)
     return render(request, "events_report.html", event=row, report=report, charts=charts, others=others)
 
@@ -427,11 +459,14 @@ def _import_page(
     names: Sequence[str],
     errors: view.FieldErrors | None = None,
     problem: str = "",
+    *,
+    lost: bool = False,
 ) -> web.StreamResponse:
     return render(
         request,
         "events_import.html",
-        status=400 if errors or problem else 200,
+        status=503 if lost else 400 if errors or problem else 200,
+        lost=lost,
         form=form,
         workloads=names,
         zones=ZONES,
@@ -479,6 +514,8 @@ async def _imported(request: web.Request, *, validate_only: bool) -> web.StreamR
             )
             rows = view.import_rows(found.events)
         except grpc.aio.AioRpcError as error:
+            if error.code() in LOST and not validate_only:
+                return _import_page(request, form, form.workloads, lost=True)
             if error.code() is not grpc.StatusCode.INVALID_ARGUMENT:
                 raise
             said = _of_file(explain(error))
@@ -492,7 +529,9 @@ async def _imported(request: web.Request, *, validate_only: bool) -> web.StreamR
             request_id=str(uuid.uuid4()),
         )
     if rows is None:
-        return _import_page(request, form, await _workloads(viewer_of(request).feed.client), said, problem)
+        return _import_page(
+            request, form, await _offered(viewer_of(request).feed.client, form), said, problem
+        )
     viewer_of(request).feed.forget("events", "night", "fleet")
     count = sum(row.action in {"created", "updated", "cancelled"} for row in rows)
     raise web.HTTPSeeOther(f"/events?view=list&done=imported&count={count}")
@@ -539,6 +578,16 @@ async def _event(request: web.Request) -> event_pb2.Event:
 
 async def _workloads(client: Client) -> list[str]:
     return [view.short(one.name) for one in await all_workloads(client, WORKLOADS_MAX)]
+
+
+async def _offered(client: Client, form: view.EventForm) -> Sequence[str]:
+    """Workloads to choose from; what was chosen while the API is away, so that nothing typed is lost with it."""
+    try:
+        return await _workloads(client)
+    except grpc.aio.AioRpcError as error:
+        if error.code() not in LOST:
+            raise
+        return form.workloads
 
 
 def _said(request: web.Request, wrong: Mapping[str, str]) -> view.FieldErrors:

@@ -23,6 +23,7 @@ from controller.console.context import CONSOLE, FRAGMENT_HEADER, compressed_json
 from controller.console.live import READ_TIMEOUT_S, Source, gathered, instant, iso
 from controller.console.views import fleet as fleet_view
 from controller.console.views import workloads as view
+from controller.counted import counted
 
 T = TypeVar("T")
 
@@ -247,7 +248,7 @@ async def _shown(request: web.Request, template: str) -> web.StreamResponse:
     newest = one.decisions[0] if one and one.decisions else None
     spans = view.spans_of(one.events, one.status.contracts if one.status else ()) if one else ()
     demand_qps, demand_at = fleet_view.demand_now(newest, one.demand if one else ())
-    warm, warm_at = fleet_view.warm_now(newest, one.status if one else None, seen_at)
+    counts = counted(one.status if one else None, newest, seen_at)
     desired = newest.desired_replicas if newest else None
     return render(
         request,
@@ -261,10 +262,8 @@ async def _shown(request: web.Request, template: str) -> web.StreamResponse:
         demand_qps=demand_qps,
         demand_at=demand_at,
         demand_old=demand_at is not None and seen_at - demand_at > fleet_view.DEMAND_OLD,
-        warm=warm,
-        warm_at=warm_at,
-        warm_old=fleet_view.warm_is_old(warm, warm_at, desired, seen_at),
-        starting=fleet_view.starting_now(newest, one.status if one else None, seen_at),
+        counts=counts,
+        counts_old=counts is not None and counts.is_old(desired, seen_at),
         conditions=fleet_view.conditions_of(newest),
         alarms=fleet_view.alarms_of(one.status if one else None),
         contracts=view.contracts_of(one.status if one else None),

@@ -6,11 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 from forecrest.v1 import control_pb2, control_service_pb2, event_pb2, forecast_pb2, workload_pb2
 
+from controller.counted import counted
+
 # Demand that nobody told for this long is shown with its age.
 DEMAND_OLD = timedelta(minutes=6)
-# A count of warm replicas short of those asked for is shown with its age after this long: it may have grown since.
-WARM_OLD = timedelta(seconds=30)
-_OVER = frozenset({event_pb2.CONTRACT_STATE_COMPLETED, event_pb2.CONTRACT_STATE_FIZZLED})
 PAST, AHEAD, POINT = timedelta(hours=6), timedelta(hours=18), timedelta(minutes=15)
 MINUTE = timedelta(minutes=1)
 POINT_COUNT = (PAST + AHEAD) // POINT
@@ -229,7 +228,7 @@ def _row(
     desired = decision.desired_replicas if decision else None
     if status is not None and status.HasField("desired_replicas"):
         desired = status.desired_replicas if decision is None else desired
-    warm, warm_at = warm_now(decision, status, now)
+    counts = counted(status, decision, now)
     row = Row(
         name=name.rpartition("/")[2],
         mode=workload_pb2.Mode.Name(workload.mode).removeprefix("MODE_"),
@@ -239,9 +238,9 @@ def _row(
         demand_at=demand_at,
         demand_old=demand_at is not None and now - demand_at > DEMAND_OLD,
         band=Band(resample(past, start_at), ahead.lower, ahead.median, ahead.upper, ahead.state),
-        warm=warm,
-        warm_at=warm_at,
-        warm_old=warm_is_old(warm, warm_at, desired, now),
+        warm=counts.warm if counts else None,
+        warm_at=counts.at if counts else None,
+        warm_old=counts is not None and counts.is_old(desired, now),
         desired=desired,
         sentence=decision.sentence if decision else "",
         reason=control_pb2.DecisionReason.Name(decision.reason).removeprefix("DECISION_REASON_")
@@ -281,50 +280,6 @@ def demand_now(
         return None, None
     at, value = max(found)
     return value, at
-
-
-def contract_now(status: control_pb2.WorkloadStatus | None, now: datetime) -> event_pb2.Contract | None:
-    """Return the contract that is in force or comes next, if it counts replicas."""
-    ahead = [
-        one
-        for one in (status.contracts if status else ())
-        if one.state not in _OVER and one.end_time.ToDatetime(UTC) > now
-    ]
-    first = min(ahead, key=lambda one: one.start_time.ToDatetime(UTC), default=None)
-    return first if first is not None and first.ordered_count else None
-
-
-def warm_now(
-    decision: control_pb2.Decision | None, status: control_pb2.WorkloadStatus | None, now: datetime
-) -> tuple[int | None, datetime | None]:
-    """Return how many replicas are warm, and of when that is.
-
-    A contract counts them at every tick. A decision does only when it is recorded: on a change, or every five minutes.
-    """
-    contract = contract_now(status, now)
-    if status is not None and contract is not None and status.HasField("last_time"):
-        return contract.verified_count, status.last_time.ToDatetime(UTC)
-    if decision is None or not decision.HasField("warm_replicas"):
-        return None, None
-    return decision.warm_replicas, decision.decide_time.ToDatetime(UTC)
-
-
-def starting_now(
-    decision: control_pb2.Decision | None, status: control_pb2.WorkloadStatus | None, now: datetime
-) -> int | None:
-    """Return how many replicas are on their way, counted where ``warm_now`` counts."""
-    contract = contract_now(status, now)
-    if contract is not None:
-        return contract.ordered_count - contract.verified_count
-    known = decision is not None and decision.HasField("in_flight_replicas")
-    return decision.in_flight_replicas if decision is not None and known else None
-
-
-def warm_is_old(warm: int | None, at: datetime | None, desired: int | None, now: datetime) -> bool:
-    """Return whether a count may have grown since it was made."""
-    return (
-        warm is not None and at is not None and desired is not None and warm < desired and now - at > WARM_OLD
-    )
 
 
 def conditions_of(decision: control_pb2.Decision | None) -> tuple[tuple[str, str, bool, str], ...]:

@@ -14,7 +14,7 @@ from controller.adapters.fakes import FakeSignalCache
 from controller.adapters.redis import RedisSignalCache
 from controller.adapters.signals import PAYLOAD_BYTES_MAX, SOURCES_MAX
 from controller.core.types import DemandObservation
-from controller.ports import SignalCache
+from controller.ports import ReplicaCounts, SignalCache
 
 NOW = datetime(2026, 11, 11, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -113,6 +113,27 @@ async def test_an_expired_newer_observation_does_not_keep_an_older_one_out(cache
     await cache.put_demand("w", observation(NOW), TTL)
 
     assert (await cache.get_demand(["w"]))["w"].at == NOW
+
+
+async def test_counts_of_replicas_read_back_and_the_newest_wins(cache: SignalCache) -> None:
+    newer, older = ReplicaCounts(NOW, 3, 1, 0), ReplicaCounts(NOW - SECOND, 0, 4, 0)
+    await cache.put_replicas({"w": newer, "empty": ReplicaCounts(NOW, 0, 0, 0)}, TTL)
+    await cache.put_replicas({"w": older}, TTL)
+
+    found = await cache.get_replicas(["w", "empty", "absent"])
+
+    assert {"w": newer, "empty": ReplicaCounts(NOW, 0, 0, 0)} == found
+    assert {} == await cache.get_demand(["w"])
+
+
+async def test_counts_of_replicas_are_gone_after_their_time_to_live(cache: SignalCache) -> None:
+    await cache.put_replicas({"w": ReplicaCounts(NOW, 3, 1, 0)}, SHORT_TTL)
+
+    async with asyncio.timeout(30):
+        while await cache.get_replicas(["w"]):
+            pass
+    await cache.put_replicas({"w": ReplicaCounts(NOW - SECOND, 1, 0, 0)}, TTL)
+    assert {"w": ReplicaCounts(NOW - SECOND, 1, 0, 0)} == await cache.get_replicas(["w"])
 
 
 async def test_backlog_sums_over_sources_of_a_workload(cache: SignalCache) -> None:

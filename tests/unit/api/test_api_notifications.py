@@ -8,6 +8,7 @@ from controller.adapters.fakes import FakeSignalCache, FakeStore
 from controller.client import Client, pages
 from controller.core.types import Alarm, AlarmKind, DemandObservation, WorkloadState
 from controller.notify.types import Delivery, DeliveryState, Kind, Notification, Severity
+from controller.ports import ReplicaCounts
 from tests.unit.api.conftest import NOW
 
 SECOND = timedelta(seconds=1)
@@ -97,6 +98,7 @@ async def test_a_fleet_is_listed_with_alarms_and_demand_in_one_call(
         await uow.commit()
     demand = DemandObservation(NOW - SECOND, 0.0, None, 0.0, 1, 1, timedelta(seconds=60))
     await signals.put_demand("rec", demand, timedelta(minutes=1))
+    await signals.put_replicas({"rec": ReplicaCounts(NOW - SECOND, 5, 2, 0)}, timedelta(minutes=1))
 
     rec, search = (await client.control.ListStatuses(control_service_pb2.ListStatusesRequest())).statuses
 
@@ -110,18 +112,30 @@ async def test_a_fleet_is_listed_with_alarms_and_demand_in_one_call(
         rec.demand_qps,
         rec.demand_time.ToDatetime(UTC),
     )
-    assert (False, False, False) == (
+    assert (False, False, False, False) == (
         search.HasField("demand_qps"),
         search.HasField("demand_time"),
         search.status.HasField("desired_replicas"),
+        search.status.HasField("replicas"),
     )
+    counts = rec.status.replicas
+    assert (5, 2, 0, NOW - SECOND) == (
+        counts.warm_count,
+        counts.starting_count,
+        counts.draining_count,
+        counts.observe_time.ToDatetime(UTC),
+    )
+    one = await client.control.GetStatus(control_service_pb2.GetStatusRequest(name=rec.status.name))
+    assert rec.status == one
 
 
-async def test_a_fleet_without_its_cache_is_one_of_unknown_demand(
+async def test_a_fleet_without_its_cache_is_one_of_unknown_demand_and_replicas(
     client: Client, signals: FakeSignalCache
 ) -> None:
+    await signals.put_replicas({"rec": ReplicaCounts(NOW, 5, 2, 0)}, timedelta(minutes=1))
     signals.available = False
 
     found = (await client.control.ListStatuses(control_service_pb2.ListStatusesRequest())).statuses
 
     assert [False, False] == [one.HasField("demand_qps") for one in found]
+    assert [False, False] == [one.status.HasField("replicas") for one in found]

@@ -18,6 +18,7 @@ from rich.console import Console
 from controller.adapters.clock import SystemClock
 from controller.adapters.fakes import FakeSignalCache, FakeStore
 from controller.api.server import ApiDependencies, RunningServer, serve
+from controller.cli import top
 from controller.cli.common import EXIT_INTERRUPTED
 from controller.cli.top import Reader, look
 from controller.cli.top_view import DEMAND_AGE_MAX, STATUS_AGE_MAX, Fleet, Sort, countdown, picture, short
@@ -41,6 +42,7 @@ from controller.core.types import (
     Workload,
     WorkloadState,
 )
+from controller.ports import ReplicaCounts
 
 MINUTE, HOUR, STEP = timedelta(minutes=1), timedelta(hours=1), timedelta(minutes=5)
 NOW = SystemClock().now()
@@ -176,6 +178,26 @@ async def test_a_row_says_what_is_what_comes_and_why(world: World) -> None:
     assert ("SCALING_LIMITED: QUOTA",) == second.conditions
 
 
+async def test_warm_replicas_are_those_the_loop_counted_with_their_age(world: World) -> None:
+    await world.cache.put_replicas({"search": ReplicaCounts(NOW, 12, 1, 3)}, HOUR)
+    fleet = (await read(world)).fleet
+    fresh, aged = (
+        next(row for row in fleet.rows(NOW + age, DAY, Sort.NAME) if row.workload == "search")
+        for age in (timedelta(seconds=5), timedelta(seconds=31))
+    )
+
+    assert (12, 1, 3, 5.0, False) == (
+        fresh.warm_replicas,
+        fresh.starting_replicas,
+        fresh.draining_replicas,
+        fresh.warm_age_s,
+        fresh.warm_old,
+    )
+    assert (12, True) == (aged.warm_replicas, aged.warm_old)
+    assert " 12+1 " in drawn(fleet, at=timedelta(seconds=5))
+    assert " ~12+1 " in drawn(fleet, at=timedelta(seconds=31))
+
+
 async def test_the_picture_fits_eighty_columns_and_says_all_of_it(world: World) -> None:
     text = drawn((await read(world)).fleet)
 
@@ -255,6 +277,22 @@ async def test_a_new_decision_is_seen_without_asking_for_the_old_ones(world: Wor
 
     (row,) = [r for r in reader.fleet.rows(NOW, DAY, Sort.NAME) if r.workload == "search"]
     assert "PANIC" == row.binding
+
+
+async def test_workloads_beyond_those_that_are_read_are_said_to_be_there(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(top, "PAGE_SIZE", 1)
+    monkeypatch.setattr(top, "WORKLOADS_MAX", 1)
+
+    fleet = (await read(world)).fleet
+    text = drawn(fleet)
+
+    assert 1 == len(fleet.statuses)
+    assert "the first 1 workloads" in text
+    assert "and more than are read here; narrow with --filter" in text
+    world.store.tables.workloads.pop("search")
+    assert "more than are read" not in drawn((await read(world)).fleet)
 
 
 async def test_many_rows_leave_room_for_what_must_be_said(world: World) -> None:

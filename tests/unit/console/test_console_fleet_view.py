@@ -68,7 +68,6 @@ def test_warm_replicas_are_those_that_the_contract_counts_now_not_those_of_the_l
         known("rec", decisions={"workloads/rec": decision}, statuses={"workloads/rec": seen(status)}), NOW
     )
     assert (3, NOW - timedelta(seconds=5), False) == (row.warm, row.warm_at, row.warm_old)
-    assert 1 == view.starting_now(decision, status, NOW)
 
 
 def test_a_count_short_of_what_is_asked_for_says_of_when_it_is() -> None:
@@ -80,8 +79,6 @@ def test_a_count_short_of_what_is_asked_for_says_of_when_it_is() -> None:
             NOW,
         )
         assert (warm, NOW - at, old) == (row.warm, row.warm_at, row.warm_old)
-        assert 2 == view.starting_now(decision, fizzled, NOW)
-    assert view.starting_now(None, None, NOW) is None
 
 
 def test_demand_is_what_the_loop_saw_before_any_mean_of_a_bucket() -> None:

@@ -411,3 +411,52 @@ def test_both_languages_say_everything() -> None:
         assert keys[0] == keys[1]
         blanks = [re.findall(r"\{\w+\}", text) for text in (english, chinese)]
         assert sorted(blanks[0]) == sorted(blanks[1])
+
+
+async def test_a_change_that_the_api_did_not_answer_keeps_what_was_typed(world: World) -> None:
+    event = await registered(world)
+    await world.api.stop(grace_s=0)
+    ask = "00000000-0000-4000-8000-000000000001"
+
+    status, text, _ = await world.post(
+        "/events/midnight-sale/edit",
+        **sale(world, peak_qps="12345", display_name="Moved", etag=event.etag, request_id=ask),
+    )
+
+    assert 503 == status
+    assert "What you typed is kept" in text
+    assert 'value="12345"' in text
+    assert 'name="request_id" value="00000000-0000-4000-8000-000000000001"' in text
+    assert 'name="name" value="midnight-sale"' in text
+    assert f'name="etag" value="{event.etag.replace(chr(34), "&#34;")}"' in text
+
+
+async def test_a_cancellation_that_the_api_did_not_answer_keeps_its_reason(world: World) -> None:
+    event = await registered(world)
+    await world.api.stop(grace_s=0)
+
+    status, text, _ = await world.post(
+        "/events/midnight-sale/cancel", reason="moved to April", etag=event.etag, title="Midnight sale"
+    )
+
+    assert 503 == status
+    assert "What you typed is kept" in text
+    assert 'value="moved to April"' in text
+    assert "Midnight sale" in text
+
+
+async def test_an_import_that_the_api_did_not_answer_keeps_what_was_filled_in(world: World) -> None:
+    await world.api.stop(grace_s=0)
+
+    status, text = await world.send_file(
+        "/events/import",
+        b"BEGIN:VCALENDAR\r\nEND:VCALENDAR\r\n",
+        workloads="rec",
+        peak_qps="777",
+        load="peak",
+    )
+
+    assert 503 == status
+    assert "choose the file again" in text
+    assert 'value="777"' in text
+    assert 'value="rec" checked' in text

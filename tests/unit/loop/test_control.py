@@ -9,7 +9,7 @@ import pytest
 from controller.core.resources import EventState, TrafficEvent, TrafficSample
 from controller.core.types import ContractState, Decision, Workload
 from controller.loop.observe import BATCH_MAX
-from controller.ports import StaleFenceError
+from controller.ports import ReplicaCounts, StaleFenceError
 from tests.unit.loop.conftest import START, Fleet, Process
 
 Make = Callable[[str], Process]
@@ -220,3 +220,39 @@ async def test_a_long_outage_is_caught_up_in_batches(
 
     async with fleet.store.unit_of_work() as uow:
         assert (minutes[0], minutes[-1]) == await uow.traffic.span(NAME)
+
+
+async def test_every_controller_can_say_how_many_replicas_the_leader_counted(
+    fleet: Fleet, process: Make, recommender: Workload
+) -> None:
+    fleet.demand(NAME, 8000.0)
+    leader = process("a")
+    await leader.turn()
+    ordered = fleet.clock.now()
+    assert {NAME: ReplicaCounts(ordered, 0, 0, 0)} == await fleet.cache.get_replicas([NAME])
+
+    await fleet.clock.advance(5.0)
+    await leader.turn()
+    (starting,) = (await fleet.cache.get_replicas([NAME])).values()
+
+    assert (ordered + timedelta(seconds=5), 2) == (starting.at, starting.warm + starting.starting)
+
+
+async def test_replicas_that_could_not_be_observed_are_not_counted_as_none(
+    fleet: Fleet, process: Make, recommender: Workload
+) -> None:
+    leader = process("a")
+    fleet.actuator.available = False
+
+    await leader.turn()
+
+    assert {} == await fleet.cache.get_replicas([NAME])
+
+
+async def test_a_cache_that_is_away_keeps_no_tick(fleet: Fleet, process: Make, recommender: Workload) -> None:
+    fleet.demand(NAME, 8000.0)
+    fleet.cache.available = False
+
+    await process("a").turn()
+
+    assert 1 == len(await decisions(fleet))

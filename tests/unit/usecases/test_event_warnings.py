@@ -1,13 +1,22 @@
 """What a planner is told at registration: quota at that future time, sizes nobody knows, prewarm that is late."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
-from controller.adapters.fakes import FakeStore
-from controller.core.resources import EventWarning, EventWarningKind, ForecastRun, TrafficEvent
+from controller.adapters.clock import VirtualClock
+from controller.adapters.fakes import FakeForecaster, FakeSignalCache, FakeStore
+from controller.core.resources import (
+    EventWarning,
+    EventWarningKind,
+    ForecastRun,
+    TrafficEvent,
+    TrafficSample,
+)
 from controller.core.types import (
     CapacityProfile,
     ForecastBand,
@@ -15,8 +24,9 @@ from controller.core.types import (
     QuotaPool,
     Workload,
 )
+from controller.ports import Refit
 from controller.usecases.caller import Caller, enter
-from controller.usecases.preview_event import PreviewSettings, event_warnings
+from controller.usecases.preview_event import Basis, PreviewSettings, event_warnings, preview_event
 
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
 START = datetime(2026, 11, 11, 20, tzinfo=UTC)
@@ -54,10 +64,13 @@ async def told(
     pools: Sequence[QuotaPool] = (POOL,),
     observed: dict[str, float] | None = None,
     now: datetime = NOW,
+    forecaster: FakeForecaster | None = None,
+    refit_until_s: float | None = None,
 ) -> list[EventWarning]:
     settings = PreviewSettings(pools=tuple(pools))
+    basis = Basis(store, forecaster, settings, event, observed or {}, now, refit_until_s)
     async with store.unit_of_work() as uow:
-        return list(await event_warnings(uow, store, event, settings, observed or {}, now))
+        return list(await event_warnings(uow, basis))
 
 
 def kinds(warnings: Sequence[EventWarning]) -> list[EventWarningKind]:
@@ -221,12 +234,81 @@ async def test_other_namespaces_are_counted_and_not_named(store: FakeStore) -> N
     enter(Caller("token/ann", frozenset({"rec"})))
     try:
         async with scoped.unit_of_work() as uow:
-            (warning,) = await event_warnings(
-                uow, scoped, an_event(), PreviewSettings(pools=(POOL,)), {}, NOW
-            )
+            basis = Basis(scoped, None, PreviewSettings(pools=(POOL,)), an_event(), {}, NOW)
+            (warning,) = await event_warnings(uow, basis)
     finally:
         enter(Caller())
 
     assert EventWarningKind.QUOTA_SHORT is warning.kind
     assert "search" not in warning.sentence
     assert "(others " in warning.sentence
+
+
+class UnsureForecaster(FakeForecaster):
+    """Knows of the event, and that its planner's word has been too low: up to 40 000 QPS may come."""
+
+    async def refit(self, *arguments: Any, **named: Any) -> Refit:  # noqa: ANN401 -- as the port has them
+        """Return a band with the event in it."""
+        made = await super().refit(*arguments, **named)
+        row = (10_000.0, 20_000.0, 30_000.0, 35_000.0, 40_000.0)
+        event_ids = frozenset(event.id for event in named["events"])
+        return replace(made, band=replace(made.band, qps=(row,) * len(made.band.qps), event_ids=event_ids))
+
+
+class SlowForecaster(FakeForecaster):
+    """Never has the answer."""
+
+    async def refit(self, *arguments: Any, **named: Any) -> Refit:  # noqa: ANN401 -- as the port has them
+        """Wait for ever."""
+        del arguments, named
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+BEFORE = START - 12 * HOUR
+
+
+async def with_history(store: FakeStore) -> None:
+    start_at = BEFORE - HOUR
+    band = ForecastBand(
+        id="f",
+        origin_at=start_at,
+        start_at=start_at,
+        step=HOUR,
+        levels=(0.1, 0.5, 0.9),
+        qps=((900.0, 1000.0, 1100.0),) * 48,
+        state=ForecastState.READY,
+    )
+    async with store.unit_of_work() as uow:
+        await uow.forecasts.save(ForecastRun("f", "rec", start_at, start_at, 48), band)
+        minutes = [start_at + number * timedelta(minutes=1) for number in range(60)]
+        await uow.traffic.upsert([TrafficSample("rec", at, 60_000.0) for at in minutes])
+        await uow.commit()
+
+
+async def test_a_pool_between_the_planners_word_and_the_forecast_is_told_at_registration_as_in_the_preview(
+    store: FakeStore,
+) -> None:
+    await with_history(store)
+    now, pool = BEFORE, QuotaPool("gpus", nominal_gpus=60)
+    event = an_event(confidence=0.5)
+    settings, signals = PreviewSettings(pools=(pool,)), FakeSignalCache(VirtualClock(now))
+
+    (warning,) = await told(store, event, pools=(pool,), now=now, forecaster=UnsureForecaster())
+    previewed = await preview_event(store, signals, UnsureForecaster(), settings, event, now)
+
+    assert EventWarningKind.QUOTA_SHORT is warning.kind
+    assert previewed.event.warnings == (warning,)
+    assert previewed.workloads[0].unmet_replicas == warning.unmet_replicas > 0
+    # By the planner's word alone there is room.
+    assert [] == await told(store, event, pools=(pool,), now=now)
+
+
+async def test_a_forecast_that_takes_too_long_leaves_the_stored_one(store: FakeStore) -> None:
+    await with_history(store)
+    at_once = asyncio.get_running_loop().time()
+
+    async with asyncio.timeout(30):
+        found = await told(store, an_event(), now=BEFORE, forecaster=SlowForecaster(), refit_until_s=at_once)
+
+    assert [] == found

@@ -910,6 +910,7 @@ class WorkloadStatus(_message.Message):
     CONTRACTS_FIELD_NUMBER: _builtins.int
     ALARMS_FIELD_NUMBER: _builtins.int
     STALE_SINCE_TIME_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Resource name, `workloads/{workload}/status`."""
     desired_replicas: _builtins.int
@@ -940,6 +941,12 @@ class WorkloadStatus(_message.Message):
         date.
         """
 
+    @_builtins.property
+    def replicas(self) -> Global___ReplicaCounts:
+        """Replicas as the loop last counted them. Absent: unknown, which is not 0; kept for a minute or two only, and lost
+        with the cache.
+        """
+
     def __init__(
         self,
         *,
@@ -951,16 +958,53 @@ class WorkloadStatus(_message.Message):
         contracts: _abc.Iterable[_event_pb2.Contract] | None = ...,
         alarms: _abc.Iterable[Global___Alarm] | None = ...,
         stale_since_time: _timestamp_pb2.Timestamp | None = ...,
+        replicas: Global___ReplicaCounts | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_desired_replicas", b"_desired_replicas", "desired_replicas", b"desired_replicas", "last_time", b"last_time", "panic_until_time", b"panic_until_time", "stale_since_time", b"stale_since_time", "zero_since_time", b"zero_since_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_desired_replicas", b"_desired_replicas", "desired_replicas", b"desired_replicas", "last_time", b"last_time", "panic_until_time", b"panic_until_time", "replicas", b"replicas", "stale_since_time", b"stale_since_time", "zero_since_time", b"zero_since_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_desired_replicas", b"_desired_replicas", "alarms", b"alarms", "contracts", b"contracts", "desired_replicas", b"desired_replicas", "last_time", b"last_time", "name", b"name", "panic_until_time", b"panic_until_time", "stale_since_time", b"stale_since_time", "zero_since_time", b"zero_since_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_desired_replicas", b"_desired_replicas", "alarms", b"alarms", "contracts", b"contracts", "desired_replicas", b"desired_replicas", "last_time", b"last_time", "name", b"name", "panic_until_time", b"panic_until_time", "replicas", b"replicas", "stale_since_time", b"stale_since_time", "zero_since_time", b"zero_since_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__desired_replicas: _TypeAlias = _typing.Literal["desired_replicas"]  # noqa: Y015
     _WhichOneofArgType__desired_replicas: _TypeAlias = _typing.Literal["_desired_replicas", b"_desired_replicas"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__desired_replicas) -> _WhichOneofReturnType__desired_replicas | None: ...
 
 Global___WorkloadStatus: _TypeAlias = WorkloadStatus  # noqa: Y015
+
+@_typing.final
+class ReplicaCounts(_message.Message):
+    """A workload's replicas, counted at one time. Failed ones are in none of the counts."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OBSERVE_TIME_FIELD_NUMBER: _builtins.int
+    WARM_COUNT_FIELD_NUMBER: _builtins.int
+    STARTING_COUNT_FIELD_NUMBER: _builtins.int
+    DRAINING_COUNT_FIELD_NUMBER: _builtins.int
+    warm_count: _builtins.int
+    """Replicas verified warm."""
+    starting_count: _builtins.int
+    """Replicas that were ordered and are not warm yet."""
+    draining_count: _builtins.int
+    """Replicas that end what they have begun and take nothing new."""
+    @_builtins.property
+    def observe_time(self) -> _timestamp_pb2.Timestamp:
+        """When they were counted: the age of all of these."""
+
+    def __init__(
+        self,
+        *,
+        observe_time: _timestamp_pb2.Timestamp | None = ...,
+        warm_count: _builtins.int = ...,
+        starting_count: _builtins.int = ...,
+        draining_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["observe_time", b"observe_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["draining_count", b"draining_count", "observe_time", b"observe_time", "starting_count", b"starting_count", "warm_count", b"warm_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplicaCounts: _TypeAlias = ReplicaCounts  # noqa: Y015
 
 @_typing.final
 class Alarm(_message.Message):
