@@ -60,9 +60,13 @@ check: install ## What CI runs beside the tests: lint, types, architecture, gene
 	@$(BIN)/python -m pytest -q tests/repo
 
 .PHONY: bench
-bench: install ## Measure: accuracy, frontier, API, ingest (ARGS="accuracy --data DIR")
+bench: install ## List the benchmarks, or run some (ARGS="--quick", ARGS="accuracy --data DIR")
 	@$(BIN)/python requirements/install.py $(BIN)/python requirements/bench.txt
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+.PHONY: soak
+soak: install ## Break a real stack for half an hour and look for wrong decisions, lost events and leaks (ARGS="--minutes 5")
+	@$(BIN)/python -m benchmarks.soak $(ARGS)
 
 .PHONY: nightly
 nightly: install ## Break 20 000 seeded worlds around the core; takes about half an hour

@@ -1,15 +1,25 @@
-"""List the benchmarks, or run one: `python -m benchmarks [NAME [ARGUMENTS]]`.
+"""List the benchmarks, run one, or the cheap ones: `python -m benchmarks [NAME [ARGUMENTS] | --quick]`.
 
-Promises: every module here with a `main` function is found; nothing is imported to make the list.
+Promises: every module here with a `main` function is found; nothing is imported to make the list. `--quick` needs no
+data, no GPU and no other libraries than the tests do, and ends with 1 when any of them missed what it must hold.
 Refuses: unknown names, naming those that exist.
 Called by: `make bench` and people.
 """
 
 import ast
 import importlib
+import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+# Small enough to take a few minutes together on two cores.
+QUICK: Mapping[str, Sequence[str]] = {
+    "parts": ("--rounds", "3"),
+    "scale": ("--workloads", "10", "100", "--ticks", "5"),
+    "api": ("--streams", "200", "--minutes", "300", "--rounds", "1"),
+    "failover": ("--kills", "3"),
+}
 
 
 def available(folder: Path) -> dict[str, str]:
@@ -31,11 +41,19 @@ def run(arguments: Sequence[str]) -> int:
         for name, summary in benchmarks.items():
             print(f"python -m benchmarks.{name:<12} {summary}")
         return 0
+    if list(arguments) == ["--quick"]:
+        return max([_run(name, given) for name, given in QUICK.items()])
     name, *rest = arguments
     if name not in benchmarks:
         print(f"No benchmark is called {name!r}; there are: {', '.join(benchmarks)}.", file=sys.stderr)
         return 2
     return int(importlib.import_module(f"benchmarks.{name}").main(rest))
+
+
+def _run(name: str, given: Sequence[str]) -> int:
+    """Run one in a process of its own, so that none inherits another's memory."""
+    print(f"\npython -m benchmarks {name} {' '.join(given)}", flush=True)
+    return subprocess.run([sys.executable, "-m", "benchmarks", name, *given], check=False).returncode
 
 
 if __name__ == "__main__":

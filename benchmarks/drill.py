@@ -11,9 +11,11 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Self
 
 from benchmarks.fleet import FLEET_VARIABLE
@@ -33,10 +35,13 @@ SERVE = ("-m", "controller", "serve")
 
 
 class Servers:
-    """PostgreSQL and Valkey that can be stopped and started again at the same address."""
+    """PostgreSQL and Valkey that can be stopped and started again at the same address.
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder
+    ``durable`` lets PostgreSQL wait for the disk at each commit.
+    """
+
+    def __init__(self, folder: Path, *, durable: bool = False) -> None:
+        self._path, self._durable = folder, durable
         first = choose_port()
         self._ports = {postgres.NAME: first, valkey.NAME: choose_port(taken={first})}
         self._running: dict[str, ServerProcess] = {}
@@ -49,9 +54,9 @@ class Servers:
         self._exit.callback(self._lock.release)
         try:
             await asyncio.gather(self.start(postgres.NAME), self.start(valkey.NAME))
-            # Drills kill processes, not machines: what the kernel has is safe.
-            (self._folder.path / "postgres" / "user.conf").write_text("fsync = off\n")
-            os.kill(self._pid(postgres.NAME), signal.SIGHUP)
+            if not self._durable:  # drills kill processes, not machines: what the kernel has is safe
+                (self._folder.path / "postgres" / "user.conf").write_text("fsync = off\n")
+                os.kill(self._pid(postgres.NAME), signal.SIGHUP)
             await asyncio.to_thread(migrate.upgrade, self.database_url)
         except BaseException:
             await self._exit.aclose()
@@ -84,6 +89,10 @@ class Servers:
         os.kill(self._pid(name), how)
         await self._running[name].wait()
 
+    def runs(self, name: str) -> bool:
+        """Whether a server has not ended, by itself or by a signal."""
+        return self._running[name].is_running
+
     def _pid(self, name: str) -> int:
         pid = self._running[name].pid
         assert pid is not None
@@ -99,6 +108,11 @@ class Member:
     address: str
     log_path: Path
 
+    @property
+    def folder(self) -> Path:
+        """Its data folder."""
+        return self.log_path.parent
+
     def send(self, number: signal.Signals) -> None:
         """Send it a signal."""
         self.process.send_signal(number)
@@ -108,9 +122,19 @@ class Cluster:
     """Controllers that share servers and, unless they only pretend to act, a fleet."""
 
     def __init__(
-        self, servers: Servers, folder: Path, *, fleet_url: str | None, lease_s: float, period_s: float = 0.5
+        self,
+        servers: Servers,
+        folder: Path,
+        *,
+        fleet_url: str | None,
+        lease_s: float,
+        period_s: float = 0.5,
+        program: Sequence[str] = FLEET_MEMBER,
+        environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
+        """``program`` is what runs where there is a fleet, ``environment`` what its settings are besides."""
         self._servers, self._folder, self._fleet_url = servers, folder, fleet_url
+        self._program = program
         self._environment = {
             "FORECREST_DATABASE_URL": servers.database_url,
             "FORECREST_REDIS_URL": servers.redis_url,
@@ -120,6 +144,7 @@ class Cluster:
             "FORECREST_SCRAPE_PERIOD_S": str(period_s),
             "FORECREST_ACTUATOR": "dry_run",  # of `serve`; the fleet takes its place where there is one
             "OMP_NUM_THREADS": "1",
+            **environment,
         }
         self._leases = PostgresLeaseStore(servers.database_url)
         self._numbers = itertools.count(1)
@@ -151,7 +176,7 @@ class Cluster:
         with log_path.open("wb") as log:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                *(SERVE if self._fleet_url is None else FLEET_MEMBER),
+                *(SERVE if self._fleet_url is None else self._program),
                 cwd=_ROOT,
                 env=environment,
                 stdout=asyncio.subprocess.PIPE,

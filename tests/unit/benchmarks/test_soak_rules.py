@@ -1,0 +1,194 @@
+"""The soak's rules: each is broken once here, and says so; and the slope of a leak."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, LiteralString
+
+import pytest
+
+from benchmarks import oracles
+from benchmarks.fleet import Order
+from benchmarks.harm import CLOCK, Harm, SoakFleet
+from benchmarks.oracles import Ledger, Registered
+from benchmarks.soak import slope_per_hour
+
+NAME = "shop"
+Rows = dict[str, list[tuple[Any, ...]]]
+
+
+class KeptLedger(Ledger):
+    """Reads rows that a test wrote."""
+
+    rows: Rows
+
+    async def _rows(self, query: LiteralString, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        del parameters
+        return self.rows.get(query, [])
+
+
+@pytest.fixture
+def ledger() -> KeptLedger:
+    """One workload of 1 to 9 replicas, decided at 4 a minute ago under token 7, which is what runs."""
+    fleet = SoakFleet(load_s=0.0)
+    fleet.pools[NAME] = []
+    harm = Harm(None, fleet, None, None, None)  # type: ignore[arg-type] - nothing is harmed here
+    found = KeptLedger("", fleet, harm, {NAME: (1, 9)}, 60.0)
+    found.rows = {"SELECT count(*) FROM pg_stat_activity WHERE usename = current_user": [(3,)]}
+    return found
+
+
+def decided(
+    desired: int, *, ago_s: float = 60.0, current: int = 4, fence: int = 7, demand: str | None = "80"
+) -> Any:  # noqa: ANN401
+    at_s = CLOCK.now().timestamp() - ago_s
+    return (f"{desired}-{ago_s}-{fence}", at_s, NAME, current, desired, "STEADY", fence, demand)
+
+
+def ordered(ledger: Ledger, replicas: int, *, fence: int = 7, ago_s: float = 50.0) -> None:
+    ledger.fleet.orders.append(Order("scale", NAME, replicas, fence, applied=True))
+    ledger.fleet.ordered_s.append(CLOCK.now().timestamp() - ago_s)
+
+
+async def looked(ledger: KeptLedger, *rows: Any, calm: bool = False) -> list[str]:  # noqa: ANN401
+    ledger.rows[oracles._NEW] = list(rows)
+    await ledger.look(calm=calm)
+    return [sentence.partition(":")[0] for sentence in ledger.wrong.values()]
+
+
+async def test_what_keeps_the_rules_is_not_wrong(ledger: KeptLedger) -> None:
+    ordered(ledger, 4)
+
+    assert [] == await looked(ledger, decided(4), decided(3, ago_s=10))
+
+
+@pytest.mark.parametrize(
+    ("rule", "row"),
+    [
+        (1, decided(10)),
+        (1, decided(0)),
+        (2, decided(3, demand=None)),
+    ],
+)
+async def test_one_decision_can_be_wrong(ledger: KeptLedger, rule: int, row: Any) -> None:  # noqa: ANN401
+    assert [f"rule {rule}"] == await looked(ledger, row)
+
+
+async def test_a_token_that_falls_is_wrong(ledger: KeptLedger) -> None:
+    await looked(ledger, decided(4))
+
+    assert ["rule 3"] == await looked(ledger, decided(5, ago_s=1, fence=6))
+
+
+async def test_an_older_leader_s_order_after_a_newer_one_s_is_wrong(ledger: KeptLedger) -> None:
+    ordered(ledger, 4, fence=8, ago_s=1)
+    ordered(ledger, 4, ago_s=1)
+
+    assert ["rule 3"] == await looked(ledger, decided(4), decided(4, fence=8, ago_s=2))
+
+
+async def test_an_order_that_nobody_decided_is_wrong(ledger: KeptLedger) -> None:
+    ordered(ledger, 5)
+
+    assert ["rule 4"] == await looked(ledger, decided(4))
+
+
+async def test_a_decision_after_its_order_is_wrong(ledger: KeptLedger) -> None:
+    ordered(ledger, 4, ago_s=80)
+
+    assert ["rule 4"] == await looked(ledger, decided(4))
+
+
+async def test_a_count_that_stays_another_in_calm_is_wrong(
+    ledger: KeptLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await looked(ledger, decided(4), calm=True)
+    monkeypatch.setattr(oracles, "_DRIFT_S", -1.0)
+
+    assert ["rule 6"] == await looked(ledger, calm=True)
+
+
+def event(**changed: Any) -> Registered:  # noqa: ANN401
+    now_s = CLOCK.now().timestamp()
+    base = Registered("e", (NAME,), 350.0, now_s - 20, now_s + 60, 10.0, 2, now_s - 300)
+    return replace(base, **changed)
+
+
+STORED = ("e", 2, "ACTIVE", '{"expected_peak_qps": 350.0}')
+REVISIONS = [("e", 1), ("e", 2)]
+Change = Callable[[KeptLedger], object]
+
+
+@pytest.mark.parametrize(
+    ("contract", "wrong"),
+    [
+        ('{"state": "SHORT", "met_at": null}', []),
+        (
+            '{"state": "ACTIVE", "met_at": "2026-01-01T00:00:00Z", "deadline_at": "2026-01-02T00:00:00Z"}',
+            ["rule 5"],
+        ),
+        ('{"state": "ACTIVE", "met_at": "2026-01-03T00:00:00Z", "deadline_at": "2026-01-02T00:00:00Z"}', []),
+    ],
+    ids=["named", "said to be met", "met late and said so"],
+)
+async def test_an_event_that_is_not_warm_when_due_must_be_named(
+    ledger: KeptLedger, contract: str, wrong: list[str]
+) -> None:
+    ledger.events["e"] = event()
+    await looked(ledger)
+    ledger.rows |= {oracles._CONTRACTS: [(NAME, "e", contract)], oracles._EVENTS: [STORED]}
+    ledger.rows[oracles._REVISIONS] = list(REVISIONS)
+
+    assert {"events_lost": 0} == await ledger.finish()
+    assert wrong == [sentence.partition(":")[0] for sentence in ledger.wrong.values()]
+
+
+async def test_a_decision_below_an_event_that_runs_is_wrong(ledger: KeptLedger) -> None:
+    ledger.events["e"] = event(judged=True)
+    await looked(ledger, decided(3, ago_s=5))
+    ledger.rows |= {oracles._EVENTS: [STORED], oracles._REVISIONS: list(REVISIONS)}
+    await ledger.finish()
+
+    assert ["rule 5"] == [sentence.partition(":")[0] for sentence in ledger.wrong.values()]
+
+
+async def test_going_down_while_no_replica_answers_is_wrong(ledger: KeptLedger) -> None:
+    now_s = CLOCK.now().timestamp()
+    ledger.harm.silences.append((NAME, now_s - 90, now_s))
+    await looked(ledger, decided(3, ago_s=20))
+    await ledger.finish()
+
+    assert ["rule 2"] == [sentence.partition(":")[0] for sentence in ledger.wrong.values()]
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        {},
+        {oracles._EVENTS: [("e", 1, "ACTIVE", STORED[3])], oracles._REVISIONS: REVISIONS},
+        {oracles._EVENTS: [("e", 2, "CANCELLED", STORED[3])], oracles._REVISIONS: REVISIONS},
+        {oracles._EVENTS: [("e", 2, "ACTIVE", "{}")], oracles._REVISIONS: REVISIONS},
+        {oracles._EVENTS: [STORED], oracles._REVISIONS: REVISIONS[:1]},
+    ],
+    ids=["gone", "an older revision", "cancelled", "another size", "a revision is gone"],
+)
+async def test_what_was_acknowledged_and_is_not_stored_is_lost(
+    ledger: KeptLedger, stored: Mapping[str, Any]
+) -> None:
+    ledger.events["e"] = event(judged=True)
+    ledger.rows |= dict(stored)
+
+    assert {"events_lost": 1} == await ledger.finish()
+
+
+def test_the_slope_of_a_leak_is_found_under_jumps_and_none_where_there_is_none() -> None:
+    times_s = [5.0 * n for n in range(360)]
+    jumps = [40.0 if 100 <= n < 130 else 0.0 for n in range(360)]
+    leaking = [300 + at_s * 12 / 3600 + jump for at_s, jump in zip(times_s, jumps, strict=True)]
+    flat = [300 + (n % 3) + jump for n, jump in enumerate(jumps)]
+
+    leak, low, high = slope_per_hour(times_s, leaking) or (0.0, 0.0, 0.0)
+    assert 12 == pytest.approx(leak, rel=0.2)
+    assert low <= leak <= high
+    assert low > 0
+    assert 0 == pytest.approx((slope_per_hour(times_s, flat) or (9.0,))[0], abs=0.5)
+    assert slope_per_hour(times_s[:10], flat[:10]) is None
