@@ -12,12 +12,13 @@ import logging
 import os
 import platform
 import secrets
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from cryptography import x509
 from prometheus_client import CollectorRegistry
@@ -54,23 +55,39 @@ from controller.http.port import follow, open_port
 from controller.listener import Listener, listen
 from controller.loop.control import Control
 from controller.loop.forecasting import Forecasting
+from controller.loop.known import KnownWorkloads, Registered
 from controller.loop.leader import Leadership
 from controller.loop.observe import Observer
 from controller.loop.runner import Runner
+from controller.loop.shards import Shards, Share, disagreement, shard_of
 from controller.notify.config import Sink, read_sinks
 from controller.notify.notifier import Notifier
 from controller.notify.webhook import WebhookSink
-from controller.ports import LEADER_LEASE, Actuator, Clock, DemandMeterPort, SignalCache, Store
+from controller.ports import LEADER_LEASE, Actuator, Clock, DemandMeterPort, LeaseStore, SignalCache, Store
 from controller.settings import Settings
 from controller.usecases.preview_event import PreviewSettings
+from forecaster.workers import Workers, worker_count
 
 log = logging.getLogger(__name__)
+
+_V = TypeVar("_V")
 
 # Live signals outlive a few missed scrapes, no more: the core judges their age besides.
 SIGNAL_TTL_PERIODS = 30
 RUNTIME_FILE = "runtime.json"
 # A controller that is stopped inside a transaction holds its rows no longer than this, or its lease.
 _IDLE_MIN_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What one leader is made of: of everything, or of a shard."""
+
+    control: Control
+    observer: Observer
+    forecasting: Forecasting
+    leadership: Leadership
+    runner: Runner
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +111,21 @@ class Runtime:
     http: Listener | None = None  # None: switched off
     console: Listener | None = None  # as above
     notifier: Notifier | None = None  # None: nobody is told
+    # Where workloads are split: every shard's world, of which the first is the one above, and who leads which.
+    worlds: tuple[World, ...] = ()
+    shards: Shards | None = None
+
+    @property
+    def leading(self) -> tuple[World, ...]:
+        """The worlds that this process decides for now."""
+        return tuple(world for world in self.worlds if world.leadership.token is not None)
+
+    @property
+    def waits(self) -> str:
+        """Why this process leads nothing although it could; empty: it does not wait for others to end."""
+        if self.shards is not None:
+            return self.shards.problem
+        return disagreement(self.leadership.other, 1)
 
 
 def holder_name(settings: Settings) -> str:
@@ -149,33 +181,28 @@ async def open_runtime(
         actuator = actuator or _actuator(settings, clock, local)
         if actuator is not local:
             stack.push_async_callback(actuator.close)
-        triton_meter = TritonDemandMeter(clock, baselines=local.baselines, departures=local.departures)
-        stack.push_async_callback(triton_meter.close)
-        source = prometheus_traffic(settings, clock)
-        if source is not None:
-            stack.push_async_callback(source.close)
-        observer = Observer(
-            actuator,
-            wrap_meter(triton_meter),
-            cache,
-            store,
-            ttl=SIGNAL_TTL_PERIODS * settings.scrape_period,
-            source=source,
+        forecaster = _forecaster(settings, stack)
+        shared = _Shared(settings, clock, store, cache, actuator, forecaster, notifier)
+        leaderships, shards = _leaderships(settings, leases)
+        known = KnownWorkloads(settings.workloads_max)
+
+        def demand_meter() -> DemandMeterPort:
+            meter = TritonDemandMeter(clock, baselines=local.baselines, departures=local.departures)
+            stack.push_async_callback(meter.close)
+            return wrap_meter(meter)
+
+        worlds = tuple(
+            _world(
+                shared,
+                leadership,
+                demand_meter(),
+                known if shards is None else _share(known, settings, number),
+                stack,
+                is_first=number == 0,
+            )
+            for number, leadership in enumerate(leaderships)
         )
-        forecaster = FitForecaster()
-        forecasting = Forecasting(store, forecaster, clock, settings, cache)
-        control = Control(
-            store, cache, actuator, observer, forecasting, clock, settings, settings.quota_pools, notifier
-        )
-        # Leases live on the database's clock, so leadership keeps the machine's time in a demo too.
-        leadership = Leadership(
-            leases,
-            SystemClock(),
-            name=LEADER_LEASE,
-            holder=holder_name(settings),
-            duration=settings.lease_duration,
-        )
-        runner = Runner(leadership, control, observer, forecasting, clock, settings, notifier)
+        first = worlds[0]
         preview = PreviewSettings(
             pools=settings.quota_pools,
             history=timedelta(seconds=settings.history_window_s),
@@ -195,7 +222,7 @@ async def open_runtime(
         stack.push_async_callback(api.stop)
         loop: asyncio.Task[None] | None = None
         if settings.run_loop:
-            loop = asyncio.create_task(runner.run(), name="control-loop")
+            loop = asyncio.create_task(_run(worlds, shards), name="control-loop")
             stack.push_async_callback(_end, loop)
         runtime = Runtime(
             settings,
@@ -203,15 +230,17 @@ async def open_runtime(
             store,
             cache,
             actuator,
-            control,
-            observer,
-            forecasting,
-            leadership,
-            runner,
+            first.control,
+            first.observer,
+            first.forecasting,
+            first.leadership,
+            first.runner,
             api,
             loop,
             servers,
             notifier=notifier,
+            worlds=worlds,
+            shards=shards,
         )
         _synchronise(runtime, deps, stack)
         _witness(runtime, stack)
@@ -221,6 +250,88 @@ async def open_runtime(
             runtime = replace(runtime, console=await _open_console(settings, api.port, security, stack))
         _announce(settings.data_dir, runtime, stack)
         yield runtime
+
+
+def _forecaster(settings: Settings, stack: AsyncExitStack) -> FitForecaster:
+    """The forecaster in processes, which start at the first refit and end with the stack."""
+    count = settings.forecast_workers or worker_count()
+    forecaster = FitForecaster(Workers(count, deadline_s=settings.forecast_deadline_s))
+    stack.push_async_callback(forecaster.close)
+    return forecaster
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What the worlds of one process have in common."""
+
+    settings: Settings
+    clock: Clock
+    store: Store
+    cache: SignalCache
+    actuator: Actuator
+    forecaster: FitForecaster
+    notifier: Notifier | None
+
+
+def _share(known: KnownWorkloads, settings: Settings, number: int) -> Share:
+    """The workloads of one shard."""
+    return Share(known, lambda w: shard_of(w, settings.quota_pools, settings.shards) == number)
+
+
+def _world(
+    shared: _Shared,
+    leadership: Leadership,
+    meter: DemandMeterPort,
+    registered: Registered,
+    stack: AsyncExitStack,
+    *,
+    is_first: bool,
+) -> World:
+    """A leader's parts. What there is once in an installation runs with the first."""
+    settings, clock, store = shared.settings, shared.clock, shared.store
+    # As the meter, it remembers workloads, so that each leader has its own.
+    source = prometheus_traffic(settings, clock)
+    if source is not None:
+        stack.push_async_callback(source.close)
+    ttl = SIGNAL_TTL_PERIODS * settings.scrape_period
+    observer = Observer(shared.actuator, meter, shared.cache, store, ttl=ttl, source=source)
+    # One reads its history while the others compute.
+    at_once = shared.forecaster.at_once + 1
+    forecasting = Forecasting(store, shared.forecaster, clock, settings, shared.cache, at_once=at_once)
+    control = Control(
+        store,
+        shared.cache,
+        shared.actuator,
+        observer,
+        forecasting,
+        clock,
+        settings,
+        settings.quota_pools,
+        shared.notifier,
+        registered,
+    )
+    notifier = shared.notifier if is_first else None
+    runner = Runner(leadership, control, observer, forecasting, clock, settings, notifier, maintains=is_first)
+    return World(control, observer, forecasting, leadership, runner)
+
+
+def _leaderships(settings: Settings, leases: LeaseStore) -> tuple[tuple[Leadership, ...], Shards | None]:
+    """The one leadership, or one for each shard with who spreads them."""
+    # Leases live on the database's clock, so leadership keeps the machine's time in a demo too.
+    clock, holder, duration = SystemClock(), holder_name(settings), settings.lease_duration
+    if settings.shards == 1:
+        return (Leadership(leases, clock, name=LEADER_LEASE, holder=holder, duration=duration),), None
+    shards = Shards(leases, clock, count=settings.shards, holder=holder, duration=duration)
+    return shards.leaderships, shards
+
+
+async def _run(worlds: Sequence[World], shards: Shards | None) -> None:
+    """Run every world's jobs, and spread the shards."""
+    async with asyncio.TaskGroup() as group:
+        for world in worlds:
+            group.create_task(world.runner.run())
+        if shards is not None:
+            group.create_task(shards.run(), name="shards")
 
 
 def _notifier(sinks: Sequence[Sink], store: Store, clock: Clock, stack: AsyncExitStack) -> Notifier | None:
@@ -268,17 +379,19 @@ def kubernetes_namespaces(settings: Settings) -> list[str]:
 
 def _synchronise(runtime: Runtime, deps: ApiDependencies, stack: AsyncExitStack) -> None:
     """Carry custom resources into the API for as long as the runtime lasts, where the settings say so."""
-    settings, control = runtime.settings, runtime.control
+    settings = runtime.settings
     if not (settings.kubernetes_custom_resources and settings.actuator == "kubernetes" and settings.run_loop):
         return
 
     def facts(name: str) -> Facts:
         actuator = runtime.actuator
         problems = actuator.problems if isinstance(actuator, KubernetesActuator) else {}
+        # Each shard's status is written by whoever leads the first: of what others lead it knows what is stored.
+        world = next((w for w in runtime.leading if name in w.control.known), runtime.worlds[0])
         return Facts(
-            control.decisions.get(name),
-            runtime.observer.views.get(name),
-            runtime.forecasting.bands.get(name),
+            world.control.decisions.get(name),
+            world.observer.views.get(name),
+            world.forecasting.bands.get(name),
             problems.get(name) or problems.get(f"{name}/nodes"),
         )
 
@@ -300,7 +413,8 @@ def _witness(runtime: Runtime, stack: AsyncExitStack) -> None:
     if not isinstance(actuator, KubernetesActuator) or not settings.kubernetes_events:
         return
     recorder = EventRecorder(actuator, kubernetes_api(settings), runtime.clock, runtime.leadership.holder)
-    runtime.control.witness = recorder
+    for world in runtime.worlds:
+        world.control.witness = recorder
     stack.push_async_callback(recorder.close)
     stack.push_async_callback(_end, asyncio.create_task(recorder.run(), name="Kubernetes Events"))
 
@@ -376,16 +490,16 @@ async def _open_http(
     runtime: Runtime, security: Security, registry: CollectorRegistry, stack: AsyncExitStack
 ) -> Listener:
     """Start the side port over what this process knows."""
-    runner, clock = runtime.runner, runtime.clock
+    clock = runtime.clock
     began_s = clock.monotonic()
     registry.register(
         StateCollector(lambda: state_of(runtime, security), runtime.settings.metrics_workloads_max)
     )
     health = Health(
-        turn_ages_s=runner.turn_ages_s,
+        turn_ages_s=lambda: turn_ages_s(runtime),
         loop_runs=runtime.settings.run_loop,
         api_problem=lambda: runtime.api.problem,
-        api_degraded=lambda: runtime.api.degraded,
+        api_degraded=lambda: runtime.api.degraded or runtime.waits,
         age_s=lambda: clock.monotonic() - began_s,
     )
     bind = follow(runtime.settings.http_bind, runtime.settings.bind)
@@ -453,21 +567,37 @@ def _name_in(certificate: Path) -> str:
     return found[0] if found else ""
 
 
+def turn_ages_s(runtime: Runtime) -> Mapping[str, float]:
+    """Seconds since each job's last turn ended, in the world where that is longest ago."""
+    ages: dict[str, float] = {}
+    for world in runtime.worlds:
+        for job, age_s in world.runner.turn_ages_s().items():
+            ages[job] = max(ages.get(job, 0.0), age_s)
+    return ages
+
+
 def state_of(runtime: Runtime, security: Security) -> State:
     """What the process knows now, copied for the metrics."""
-    control, forecasting, runner = runtime.control, runtime.forecasting, runtime.runner
+    worlds, leading = runtime.worlds, runtime.leading
+    durations_s: dict[str, float] = {}
+    for world in leading or worlds:
+        for job, took_s in dict(world.runner.durations_s).items():
+            durations_s[job] = max(durations_s.get(job, 0.0), took_s)
     state = State(
         now=runtime.clock.now(),
-        leader=runtime.leadership.token is not None,
-        tick_at=runner.last_tick_at,
-        turn_ages_s=runner.turn_ages_s(),
-        turn_durations_s=dict(runner.durations_s),
-        failures=dict(runner.failures),
+        leader=bool(leading),
+        shards=runtime.settings.shards,
+        shards_held=len(leading),
+        waits=bool(runtime.waits),
+        tick_at=max((w.runner.last_tick_at for w in worlds if w.runner.last_tick_at), default=None),
+        turn_ages_s=turn_ages_s(runtime),
+        turn_durations_s=durations_s,
+        failures=_sum(world.runner.failures for world in worlds),
         database_up=None if runtime.api.problem else not runtime.api.degraded,
-        orders=dict(control.orders),
+        orders=_sum(world.control.orders for world in worlds),
         told={} if runtime.notifier is None else dict(runtime.notifier.outcomes),
         pools=runtime.settings.quota_pools,
-        pending_minutes=runtime.observer.pending_count,
+        pending_minutes=sum(world.observer.pending_count for world in worlds),
         stream_count=runtime.api.stream_count,
         security_failures=security.failures,
         certificate_expires_at=security.certificate_expires_at,
@@ -475,20 +605,39 @@ def state_of(runtime: Runtime, security: Security) -> State:
     )
     if not state.leader:  # one that no longer leads knows how things were, not how they are
         return state
+    first = runtime.leadership.token is not None
     return replace(
         state,
-        untold={} if runtime.notifier is None else dict(runtime.notifier.backlogs),
-        leads=dict(control.leads),
-        workloads=control.known,
-        states=control.states,
-        demands=dict(runtime.observer.newest),
-        views=dict(runtime.observer.views),
-        decisions=dict(control.decisions),
-        bands=dict(forecasting.bands),
-        near=dict(forecasting.near.demands),
-        trust=dict(forecasting.trust),
-        scores=dict(forecasting.scores),
+        untold=dict(runtime.notifier.backlogs) if runtime.notifier is not None and first else {},
+        leads=_union(w.control.leads for w in leading),
+        workloads=_union(w.control.known for w in leading),
+        states=_union(w.control.states for w in leading),
+        demands=_union(w.observer.newest for w in leading),
+        views=_union(w.observer.views for w in leading),
+        decisions=_union(w.control.decisions for w in leading),
+        bands=_union(w.forecasting.bands for w in leading),
+        near=_union(w.forecasting.near.demands for w in leading),
+        trust=_union(w.forecasting.trust for w in leading),
+        scores=_union(w.forecasting.scores for w in leading),
+        refit_round=(
+            sum(w.forecasting.round.due_count for w in leading),
+            sum(w.forecasting.round.done_count for w in leading),
+        ),
+        refits=_sum(w.forecasting.refits for w in worlds),
     )
+
+
+def _sum(counters: Iterable[Counter[str]]) -> Counter[str]:
+    """Of each key, zeros too."""
+    total: Counter[str] = Counter()
+    for counter in counters:
+        total.update(counter)
+    return total
+
+
+def _union(parts: Iterable[Mapping[str, _V]]) -> dict[str, _V]:
+    """Copies, by workload; of disjoint parts."""
+    return {name: value for part in parts for name, value in part.items()}
 
 
 def _announce(data_dir: Path, runtime: Runtime, stack: AsyncExitStack) -> None:

@@ -89,6 +89,9 @@ class Settings(BaseSettings):
     forecast_period_s: Seconds = 300.0
     forecast_step_s: Annotated[float, Field(ge=60, le=86_400)] = 300.0
     forecast_horizon_s: Annotated[float, Field(ge=60, le=14 * 86_400)] = 48 * 3600.0
+    # Processes that refit, which give way to all others; 0: one a core, four at most. Each takes about 200 MB.
+    forecast_workers: Annotated[int, Field(ge=0, le=8)] = 0
+    forecast_deadline_s: Seconds = 60.0  # what a workload's refit, or its backtest, may take in one of them
     history_window_s: Annotated[float, Field(ge=60, le=366 * 86_400)] = 42 * 86_400.0
     history_retention_days: Annotated[int, Field(ge=1, le=3660)] = 400
     trust_window_s: Seconds = 6 * 3600.0
@@ -118,6 +121,8 @@ class Settings(BaseSettings):
 
     lease_duration_s: Annotated[float, Field(ge=1, le=300)] = 10.0
     holder: str = ""  # "": the host name; what tells processes of one name apart is added
+    # Over how many leaders the workloads are split; the same on every controller. docs/scaling.md
+    shards: Annotated[int, Field(ge=1, le=256)] = 1
     run_loop: bool = True
 
     # GPUs that workloads share, as JSON: [{"name": "shared", "nominal_gpus": 64}]; see docs/operations.md
@@ -158,6 +163,15 @@ class Settings(BaseSettings):
         if self.forecast_horizon_s < 2 * self.forecast_step_s:
             raise ValueError(
                 "forecast_horizon_s must hold at least two steps: raise it or lower forecast_step_s"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _shards_can_move(self) -> Self:
+        if self.shards > 1 and self.actuator == "local_process":
+            raise ValueError(
+                "shards: local replicas end with their controller and cannot move to another; use 1, or the "
+                "actuator kubernetes"
             )
         return self
 

@@ -1,31 +1,38 @@
 """The forecaster behind its port: grids in, stored runs and core bands out, away from the event loop.
 
-Promises: poor history never raises, the band's state says so; the same history gives the same run id; fits
-and calibrations run in a worker thread, one at a time, because numpy holds a core while it works. Refuses
-nothing more than the facade does: its input errors become a FAILED band with the sentence.
+Promises: poor history never raises, the band's state says so; the same history gives the same run id; fits, contests
+and calibrations run in processes, where one that hangs or dies is a PortError and costs no other. Without processes
+they run in a thread, one at a time, because numpy holds a core while it works. Refuses nothing more than the facade
+does: its input errors become a FAILED band with the sentence.
 """
 
 import asyncio
 import hashlib
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
 
 from controller.accuracy import ENSEMBLE, HourScore, Parts, Standing
-from controller.adapters.scoring import contest, judge, score
+from controller.adapters.scoring import Truth, contest, judge, score, truth
 from controller.core.resources import ForecastRun
 from controller.core.types import Event, ForecastBand, ForecastState, NearDemand, Trust
-from controller.ports import NearModel, Refit
+from controller.ports import NearModel, PortError, Refit
 from forecaster import Event as KnownEvent
 from forecaster import Forecast, ForecastInputError, nowcast
 from forecaster.candidates import forecast_as
 from forecaster.explain import decompose, rounded
 from forecaster.nearcast import Nearcast, Newest, calibrate, recent
 from forecaster.types import Floats
+from forecaster.workers import TaskError, Workers
+
+Result = TypeVar("Result")
 
 # Up to what a policy serves by default (P99.9): the core never extrapolates beyond the outermost level.
 LEVELS: tuple[float, ...] = (0.1, 0.5, 0.9, 0.95, 0.99, 0.995, 0.999)
@@ -58,11 +65,45 @@ _RECORD_BYTES = _RECORD.size + _NEWEST.size + 4 * NEAR_HISTORY_MINUTES
 Minutes = Sequence[tuple[datetime, float | None]]
 
 
-class FitForecaster:
-    """Calls the facade."""
+class _Away:
+    """Where computation happens: in processes, or in a thread of this one, one task at a time."""
 
-    def __init__(self) -> None:
-        self._turn = asyncio.Lock()
+    def __init__(self, workers: Workers | None) -> None:
+        self._workers, self._turn = workers, asyncio.Lock()
+        self._threads = None if workers is None else ThreadPoolExecutor(workers.count, "forecaster")
+
+    async def run(self, function: Callable[..., Result], *arguments: object) -> Result:
+        """Wait for the result without holding up the event loop; raise PortError if a process does not bring it."""
+        if self._workers is None:
+            return await self.beside(function, *arguments)
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._threads, self._workers.call, function, *arguments)
+        except TaskError as error:
+            raise PortError(str(error)) from error
+
+    async def beside(self, function: Callable[..., Result], *arguments: object) -> Result:
+        """Run what is too small to be sent away in a thread, one at a time."""
+        async with self._turn:
+            return await asyncio.to_thread(function, *arguments)
+
+    async def close(self) -> None:
+        """End the processes, whatever they are at."""
+        if self._workers is not None and self._threads is not None:
+            await asyncio.to_thread(self._workers.close)
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class FitForecaster:
+    """Calls the facade: in `workers`, which it closes, or in a thread without any."""
+
+    def __init__(self, workers: Workers | None = None) -> None:
+        self._away = _Away(workers)
+        self.at_once = 1 if workers is None else workers.count
+
+    async def close(self) -> None:
+        """End what is under way."""
+        await self._away.close()
 
     async def forecast(
         self,
@@ -96,8 +137,9 @@ class FitForecaster:
         standing: Standing,
     ) -> Refit:
         """Forecast as ``forecast`` does, by the champion, and say what the median is made of."""
-        async with self._turn:
-            return await asyncio.to_thread(_fit, history, step, horizon_steps, events, now, standing)
+        return await self._away.run(
+            _fit, truth(history, step), horizon_steps, tuple(events), now, _without_record(standing)
+        )
 
     async def score(
         self,
@@ -107,8 +149,7 @@ class FitForecaster:
         asked: Sequence[tuple[datetime, timedelta, ForecastBand]],
     ) -> tuple[HourScore, ...]:
         """Score stretches of ``history`` by the forecasts that stood some lead before them."""
-        async with self._turn:
-            return await asyncio.to_thread(score, history, step, span, asked)
+        return await self._away.beside(score, history, step, span, asked)
 
     async def contest(
         self,
@@ -120,10 +161,10 @@ class FitForecaster:
         now: datetime,
     ) -> Standing:
         """Backtest every candidate and return the standing after it."""
-        async with self._turn:
-            return await asyncio.to_thread(
-                contest, standing, _series(history), horizon_steps, [_known(e) for e in events], LEVELS, now
-            )
+        grid = truth(history, history[1][0] - history[0][0] if len(history) > 1 else MINUTE)
+        return await self._away.run(
+            contest, standing, grid, horizon_steps, [_known(e) for e in events], LEVELS, now
+        )
 
     def trust(self, band: ForecastBand, observed: Minutes) -> Trust:
         """Judge ``band`` by what came after its origin, against the same time a week or a day earlier."""
@@ -135,7 +176,7 @@ class FitForecaster:
 
     def near_model(self) -> NearModel:
         """A model for one workload; its calibrations wait their turn behind the fits."""
-        return FitNearModel(self._turn)
+        return FitNearModel(self._away)
 
 
 class FitNearModel:
@@ -147,8 +188,8 @@ class FitNearModel:
     core uses whatever the trust: they are measured on the workload's record with its newest errors in it.
     """
 
-    def __init__(self, turn: asyncio.Lock) -> None:
-        self._turn = turn
+    def __init__(self, away: _Away) -> None:
+        self._away = away
         self._fit: Nearcast | None = None
         self._fit_end = 0  # minute since 1970 in which the calibration's history ends
         self._lead, self._lead_minutes = MINUTE, 1
@@ -171,16 +212,7 @@ class FitNearModel:
         said = record.read(first, len(demand))
         # A record of calm hours alone would look better than those that went through a whole day.
         enough = np.isfinite(said).sum() >= min(RECORD_MINUTES_MIN, RECORD_SHARE_MIN * len(demand))
-        async with self._turn:
-            fit = await asyncio.to_thread(
-                calibrate,
-                demand,
-                said if enough else None,
-                step_s=60,
-                lead_steps=lead_minutes,
-                levels=NEAR_LEVELS,
-                valid_steps=NEAR_VALID_MINUTES,
-            )
+        fit = await self._away.run(_calibrate, demand, said if enough else None, lead_minutes)
         # All at once, so that `near` goes on with the old calibration until the new one is there.
         self._fit, self._fit_end, self._said = fit, first + len(demand), record
         self._lead, self._lead_minutes = min(lead, lead_minutes * MINUTE), lead_minutes
@@ -300,9 +332,20 @@ def _known(event: Event) -> KnownEvent:
     )
 
 
-def _series(history: Minutes) -> pd.Series:
-    times = pd.DatetimeIndex([at for at, _ in history], tz=UTC)
-    return pd.Series([np.nan if v is None else v for _, v in history], index=times, dtype="float64")
+def _calibrate(demand: Floats, said: Floats | None, lead_minutes: int) -> Nearcast | None:
+    return calibrate(
+        demand,
+        said,
+        step_s=60,
+        lead_steps=lead_minutes,
+        levels=NEAR_LEVELS,
+        valid_steps=NEAR_VALID_MINUTES,
+    )
+
+
+def _without_record(standing: Standing) -> Standing:
+    """Leave out what a fit does not look at."""
+    return replace(standing, switches=(), backtest=None)
 
 
 def _forecast(
@@ -319,15 +362,14 @@ def _forecast(
 
 
 def _fit(
-    history: Minutes,
-    step: timedelta,
+    history: Truth,
     horizon_steps: int,
     events: Sequence[Event],
     now: datetime,
     standing: Standing,
 ) -> Refit:
-    workload, series, known = standing.workload, _series(history), [_known(e) for e in events]
-    origin_at = history[-1][0] + step
+    workload, series, known = standing.workload, history.series(), [_known(e) for e in events]
+    step, origin_at = history.step, history.end_at
     run_id = _run_id(workload, series, events, step, horizon_steps, standing.champion)
     try:
         model, result = _forecast(standing.champion, series, horizon_steps, known)

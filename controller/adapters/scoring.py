@@ -7,7 +7,7 @@ Called by the forecaster's adapter, in its worker thread.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from math import ceil, isfinite
 
 import numpy as np
@@ -47,6 +47,16 @@ class Truth:
     step: timedelta
     values: Floats
 
+    @property
+    def end_at(self) -> datetime:
+        """End of the last step."""
+        return self.start_at + self.step * len(self.values)
+
+    def series(self) -> pd.Series:
+        """The same as the forecaster takes it."""
+        index = pd.date_range(self.start_at, periods=len(self.values), freq=self.step, tz=UTC)
+        return pd.Series(self.values, index=index)
+
     def place(self, at: datetime) -> int | None:
         """Index of the step that starts at ``at``, which may lie outside; None off the grid."""
         index, rest = divmod(at - self.start_at, self.step)
@@ -74,7 +84,7 @@ def judge(band: ForecastBand, observed: Minutes) -> tuple[Trust, str]:
     if not observed or not band.qps:
         return Trust.UNPROVEN, "Nothing was observed since."
     found = truth(observed, band.step)
-    places, values = _rows(band, found, band.start_at, found.start_at + band.step * len(found.values))
+    places, values = _rows(band, found, band.start_at, found.end_at)
     first = found.place(band.start_at)
     if first is None or not len(places):
         return Trust.UNPROVEN, "Nothing was observed since."
@@ -171,7 +181,7 @@ def _losses(scores: Sequence[ModelScore]) -> dict[str, float]:
 
 def contest(
     standing: Standing,
-    history: pd.Series,
+    history: Truth,
     horizon_steps: int,
     events: Sequence[Event],
     levels: Sequence[float],
@@ -179,14 +189,15 @@ def contest(
 ) -> Standing:
     """Backtest every candidate on ``history`` and return the standing after it."""
     try:
-        folds, scores = compare(history, horizon_steps, FOLD_COUNT, quantile_levels=levels, events=events)
+        folds, scores = compare(
+            history.series(), horizon_steps, FOLD_COUNT, quantile_levels=levels, events=events
+        )
     except ForecastInputError as error:
         return replace(standing, reason=f"{standing.champion} stays: no backtest is possible. {error}")
-    step = history.index[1] - history.index[0]
     backtest = Backtest(
         at=now,
         fold_count=folds,
-        horizon=(step * horizon_steps).to_pytimedelta(),
+        horizon=history.step * horizon_steps,
         levels=tuple(levels),
         scores=tuple(
             ModelScore(
@@ -205,7 +216,7 @@ def contest(
     stretches = ("all",) if all(s.stretch == "all" for s in backtest.scores) else ("short", "day")
     losses = _losses([s for s in backtest.scores if s.stretch in stretches])
     before = selection.Standing(standing.champion, standing.challenger, standing.win_count)
-    least = GAIN_SHARE_MIN * float(np.nanmean(history.to_numpy(dtype=np.float64)))
+    least = GAIN_SHARE_MIN * float(np.nanmean(history.values))
     after = selection.contest(before, losses, least=least)
     reason = selection.verdict_of(before, after, losses)
     switched = after.champion != before.champion

@@ -70,6 +70,14 @@ def _table(*rows: tuple[str, str, str, str]) -> Mapping[str, Described]:
 METRICS: Final = _table(
     ("build_info", "gauge", "version", "1, with the release."),
     ("leader", "gauge", "", "1 while this process leads, else 0."),
+    ("shards", "gauge", "", "FORECREST_SHARDS of this process."),
+    ("shards_held", "gauge", "", "Shards that this process leads; a single leader holds the one there is."),
+    (
+        "shards_disagree",
+        "gauge",
+        "",
+        "1 while it leads nothing because of others with another FORECREST_SHARDS.",
+    ),
     ("workloads", "gauge", "", "Workloads of the newest tick."),
     ("workloads_hidden", "gauge", "", "Workloads left out here, beyond FORECREST_METRICS_WORKLOADS_MAX."),
     ("loop_last_tick_timestamp_seconds", "gauge", "", "When the newest tick ended."),
@@ -83,6 +91,7 @@ METRICS: Final = _table(
     ("loop_failures_total", "counter", "task", "Turns that failed."),
     ("loop_pending_samples", "gauge", "", "Minutes of traffic that wait for the database."),
     ("database_up", "gauge", "", "1 while the database answers this process, else 0."),
+    ("http_connections_refused_total", "counter", "", "Connections to this port beyond its limit, answered 503."),
     ("orders_total", "counter", "result", "Orders of replica counts that the actuator accepted or refused."),
     ("quota_pool_nominal_gpus", "gauge", "pool", "GPUs the pool owns."),
     ("quota_pool_desired_gpus", "gauge", "pool", "GPUs that the desired replicas of its workloads take."),
@@ -143,6 +152,14 @@ METRICS: Final = _table(
         "What demand may reach within the lead time.",
     ),
     ("forecast_origin_timestamp_seconds", "gauge", "workload", "End of the data the forecast was made from."),
+    ("refits_due", "gauge", "", "Forecasts that the present round of refits found due, or the last one."),
+    ("refits_done", "gauge", "", "Those of them that the round is through with."),
+    (
+        "refits_total",
+        "counter",
+        "result",
+        "Refits by what became of them: made, no_history, waits (for the store), failed.",
+    ),
     ("forecast_state", "gauge", "workload state", "1 for the state of the forecast."),
     ("forecast_trust", "gauge", "workload trust", "1 for what its record says of it."),
     (
@@ -216,6 +233,9 @@ class State:
 
     now: datetime
     leader: bool = False
+    shards: int = 1
+    shards_held: int = 0
+    waits: bool = False
     tick_at: datetime | None = None
     turn_ages_s: Mapping[str, float] = field(default_factory=dict[str, float])
     turn_durations_s: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -234,6 +254,8 @@ class State:
     near: Mapping[str, NearDemand] = field(default_factory=dict[str, NearDemand])
     trust: Mapping[str, Trust] = field(default_factory=dict[str, Trust])
     scores: Mapping[str, HourScore] = field(default_factory=dict[str, HourScore])
+    refit_round: tuple[int, int] | None = None  # due, done
+    refits: Mapping[str, int] = field(default_factory=dict[str, int])
     stream_count: int = 0
     security_failures: Mapping[str, bool] = field(default_factory=dict[str, bool])
     certificate_expires_at: datetime | None = None
@@ -272,6 +294,9 @@ class StateCollector(Collector):
         names = sorted(state.leads)
         yield "build_info", (version("forecrest"),), 1.0
         yield "leader", (), float(state.leader)
+        yield "shards", (), float(state.shards)
+        yield "shards_held", (), float(state.shards_held)
+        yield "shards_disagree", (), float(state.waits)
         yield "workloads", (), float(len(names))
         yield "workloads_hidden", (), float(max(0, len(names) - self._workloads_max))
         yield "loop_last_tick_timestamp_seconds", (), _timestamp(state.tick_at)
@@ -286,6 +311,7 @@ class StateCollector(Collector):
         for result, count in state.orders.items():
             yield "orders_total", (result,), float(count)
         yield from _pools(state)
+        yield from _refits(state)
         yield "api_streams", (), float(state.stream_count)
         for source, failed in state.security_failures.items():
             yield "security_source_failed", (source,), float(failed)
@@ -306,6 +332,15 @@ class StateCollector(Collector):
             yield from _decision(name, state.decisions.get(name))
             yield from _forecast(name, state)
             yield from _accuracy(name, state.scores.get(name))
+
+
+def _refits(state: State) -> Iterator[Sample]:
+    if state.refit_round is not None:
+        due, done = state.refit_round
+        yield "refits_due", (), float(due)
+        yield "refits_done", (), float(done)
+    for result, count in state.refits.items():
+        yield "refits_total", (result,), float(count)
 
 
 def _timestamp(at: datetime | None) -> float | None:

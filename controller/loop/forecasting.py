@@ -1,14 +1,17 @@
 """Keep a fresh forecast per workload: refit at its own cadence, at once when events change; judge its record.
 
-Promises: one failing workload never stops the rest; a workload keeps its last forecast, whose age the core
-sees. Each hour of truth is scored once it is over, twice at that, because minutes may be late; every few hours
+Promises: a workload whose refit fails or hangs is named and never stops the rest; it keeps its last forecast, whose
+age the core sees, and is tried again at growing pauses. A round refits what is due, a few at once: those whose events
+changed first, then the longest due. Each hour of truth is scored once it is over, twice at that, because minutes may be late; every few hours
 the candidate models are compared, and the champion makes the forecasts until another one has clearly won.
 Scores and champions are stored, so a new leader goes on where the last one was; a defect in judging costs no
 forecast. Called by the runner while this process leads.
 """
 
+import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from zlib import crc32
@@ -17,7 +20,7 @@ from controller.accuracy import LEADS, SPAN, HourScore, Standing
 from controller.core.rows import packed
 from controller.core.types import Event, ForecastBand, ForecastState, Trust, Workload
 from controller.loop.near import NearForecasting
-from controller.ports import Clock, ForecastPort, SignalCache, Store, UnavailableError
+from controller.ports import Clock, ForecastPort, PortError, SignalCache, Store, UnavailableError
 from controller.settings import Settings
 from controller.usecases.topics import CHANGES
 
@@ -30,6 +33,12 @@ SCORED_BACK = timedelta(days=1)
 # A backtest costs about as much as ten refits.
 CONTEST_PERIOD = timedelta(hours=6)
 CONTEST_SPREAD = timedelta(seconds=5)
+# What a failing refit waits for, in periods; each try may cost a deadline of a process.
+FAILURE_PERIODS_MAX = 12
+# A round ends after so long, and the next one begins with events as they then are.
+ROUND_S_MAX = 60.0
+# Shorter ones are no news.
+ROUND_S_TOLD = 5.0
 
 
 @dataclass(slots=True)
@@ -39,6 +48,21 @@ class _Judged:
     standing: Standing
     scored_at: datetime | None  # start of the last scored stretch
     contest_at: datetime
+
+
+@dataclass(slots=True)
+class Round:
+    """How far the refits of one look at what is due have come."""
+
+    due_count: int = 0
+    done_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Due:
+    workload: Workload
+    events: tuple[Event, ...]
+    key: str  # of the events
 
 
 def _floor(at: datetime, step: timedelta) -> datetime:
@@ -55,12 +79,18 @@ class Forecasting:
         clock: Clock,
         settings: Settings,
         signals: SignalCache | None = None,
+        *,
+        at_once: int = 1,  # refits under way, each with a connection to the store now and then
     ) -> None:
+        self._at_once = at_once
         self._store, self._forecaster, self._clock, self._settings = store, forecaster, clock, settings
         self._signals = signals
         self._judged: dict[str, _Judged] = {}
         self._count = 1
         self._due: dict[str, tuple[datetime, str]] = {}
+        self._failed: Counter[str] = Counter()  # refits in a row
+        self.round = Round()
+        self.refits: Counter[str] = Counter()  # by what became of them, since the start; for metrics
         self.bands: dict[str, ForecastBand] = {}
         self.trust: dict[str, Trust] = {}
         self.scores: dict[str, HourScore] = {}  # newest scored stretch per workload, for metrics
@@ -86,41 +116,85 @@ class Forecasting:
         if not self._settings.prediction_enabled:
             self.bands.clear()
             return 0
-        made, self._count = 0, len(workloads)
+        self._count = len(workloads)
+        due = self._find_due(workloads, events)
+        self._forget(self.bands.keys() - {w.name for w in workloads})
+        if not due:
+            return 0
+        self.round = Round(len(due))
+        before, began_s = self.refits.copy(), self._clock.monotonic()
+        waiting = iter(due)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(len(due), self._at_once)):
+                group.create_task(self._take(waiting, began_s + ROUND_S_MAX))
+        made, took_s = self.refits - before, self._clock.monotonic() - began_s
+        log.log(
+            logging.INFO if made["failed"] or took_s >= ROUND_S_TOLD else logging.DEBUG,
+            "refits: %d of %d due in %.1f s; %d forecasts, %d without history, %d failed",
+            *(self.round.done_count, self.round.due_count, took_s),
+            *(made["made"], made["no_history"], made["failed"]),
+        )
+        return made["made"]
+
+    def _find_due(self, workloads: Sequence[Workload], events: Mapping[str, tuple[Event, ...]]) -> list[_Due]:
+        now = self._clock.now()
+        found: list[tuple[bool, datetime, _Due]] = []
         for workload in workloads:
-            now = self._clock.now()
             mine = events.get(workload.name, ())
             key = repr(sorted((e.id, e.revision) for e in mine))
-            due_at, fitted_with = self._due.get(workload.name, (now, ""))
-            if now < due_at and key == fitted_with:
-                continue
+            due_at, fitted_with = self._due.get(workload.name, (now, "[]"))
+            if now >= due_at or key != fitted_with:
+                found.append((key == fitted_with, due_at, _Due(workload, mine, key)))
+        # Those whose events changed come first.
+        return [due for _, _, due in sorted(found, key=lambda one: one[:2])]
+
+    async def _take(self, waiting: Iterator[_Due], until_s: float) -> None:
+        for one in waiting:
+            name, now = one.workload.name, self._clock.now()
             try:
-                await self._refit(workload, mine, now)
-                made += 1
+                result = "made" if await self._refit(one.workload, one.events, now) else "no_history"
+                del self._failed[name]
             except UnavailableError as error:
-                log.warning("forecast of %s waits for the store: %s", workload.name, error)
-                continue
-            self._due[workload.name] = (now + self._pause(workload.name), key)
-        names = {w.name for w in workloads}
-        for gone in self.bands.keys() - names:
+                log.warning("forecast of %s waits for the store: %s", name, error)
+                result = "waits"
+            except PortError as error:
+                log.warning("forecast of %s failed, its last one stays: %s", name, error)
+                result = "failed"
+            except Exception:  # a defect concerns one workload, whose forecast then ages
+                log.exception("forecast of %s failed, its last one stays", name)
+                result = "failed"
+            self.refits[result] += 1
+            self.round.done_count += 1
+            if result == "failed":
+                self._failed[name] += 1
+            if result != "waits":
+                self._due[name] = (now + self._pause(name), one.key)
+            if self._clock.monotonic() >= until_s:
+                return
+
+    def _forget(self, names: Collection[str]) -> None:
+        for gone in names:
             self.bands.pop(gone, None)
             self._due.pop(gone, None)
+            self._failed.pop(gone, None)
             self.trust.pop(gone, None)
             self.scores.pop(gone, None)
             self._judged.pop(gone, None)
-        return made
 
     def _pause(self, workload: str) -> timedelta:
         """Time until the next refit; a forecast that wants history is tried again soon, for it may be imported."""
+        failed, period_s = self._failed[workload], self._settings.forecast_period_s
+        if failed:
+            return timedelta(seconds=period_s * min(2 ** (failed - 1), FAILURE_PERIODS_MAX))
         band = self.bands.get(workload)
         wants_history = band is None or band.state in {
             ForecastState.FAILED,
             ForecastState.INSUFFICIENT_HISTORY,
         }
-        period_s = self._settings.forecast_period_s
         return timedelta(seconds=min(period_s, RETRY_S) if wants_history else period_s)
 
-    async def _refit(self, workload: Workload, events: Sequence[Event], now: datetime) -> None:
+    async def _refit(self, workload: Workload, events: Sequence[Event], now: datetime) -> bool:
+        """Make, store and judge a forecast; False without any history."""
         step, name = self._settings.forecast_step, workload.name
         # Only whole buckets: a half-filled last one would read as a fall in demand.
         end_at = _floor(now, step)
@@ -128,13 +202,13 @@ class Forecasting:
         async with self._store.unit_of_work() as uow:
             span = await uow.traffic.span(name)
             if span is None:
-                return
+                return False
             window = timedelta(seconds=self._settings.history_window_s)
             start_at = _floor(max(span[0], end_at - window), step)
             history = await uow.traffic.read(name, start_at, end_at, step=step) if start_at < end_at else ()
             earlier = await uow.forecasts.as_of(name, now - timedelta(seconds=self._settings.trust_window_s))
         if not history:
-            return
+            return False
         made = await self._forecaster.refit(
             history,
             step=step,
@@ -160,6 +234,7 @@ class Forecasting:
             raise
         except Exception:  # the forecast is made and stored; its record is tried again at the next refit
             log.exception("the record of %s could not be kept", name)
+        return True
 
     async def _record(self, name: str, now: datetime) -> _Judged:
         found = self._judged.get(name)

@@ -4,12 +4,11 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from controller.accuracy import SWITCHES_MAX, Standing, Switch
 from controller.adapters.forecaster import LEVELS, FitForecaster
-from controller.adapters.scoring import contest, judge, score
+from controller.adapters.scoring import contest, judge, score, truth
 from controller.core.types import Event, ForecastBand, ForecastState, Trust
 from forecaster.metrics import pinball
 
@@ -131,13 +130,9 @@ def test_too_little_truth_is_no_verdict() -> None:
     assert Trust.UNPROVEN is judge(replace(band, start_at=START + 11 * DAY), history)[0]
 
 
-def series(history: Minutes) -> pd.Series:
-    return pd.Series([v for _, v in history], index=pd.DatetimeIndex([t for t, _ in history]))
-
-
 def test_a_contest_keeps_the_backtest_and_names_who_stays() -> None:
     now = START + 21 * DAY
-    standing = contest(Standing("rec"), series(demand(21)), 96, [], LEVELS, now)
+    standing = contest(Standing("rec"), truth(demand(21), STEP), 96, [], LEVELS, now)
 
     assert "ensemble" == standing.champion
     assert "ensemble stays" in standing.reason
@@ -154,7 +149,7 @@ def test_a_challenger_that_wins_three_times_takes_over_and_the_switch_is_on_reco
     standing = Standing("rec", champion="seasonal_naive", switches=old)
     for number in range(3):
         assert "seasonal_naive" == standing.champion
-        standing = contest(standing, series(fallen), 96, [], LEVELS, START + number * HOUR)
+        standing = contest(standing, truth(fallen, STEP), 96, [], LEVELS, START + number * HOUR)
 
     assert standing.champion in {"ensemble", "recent"}
     assert START + 2 * HOUR == standing.since_at
@@ -167,7 +162,7 @@ def test_a_challenger_that_wins_three_times_takes_over_and_the_switch_is_on_reco
 
 
 def test_a_history_too_short_for_a_backtest_changes_nothing_and_says_so() -> None:
-    standing = contest(Standing("rec"), series(demand(1)), 96, [], LEVELS, START)
+    standing = contest(Standing("rec"), truth(demand(1), STEP), 96, [], LEVELS, START)
 
     assert ("ensemble", None) == (standing.champion, standing.backtest)
     assert "no backtest is possible" in standing.reason
@@ -227,7 +222,7 @@ def test_a_model_that_was_judged_on_fewer_steps_takes_no_part() -> None:
     history = demand(24)
     gap = [(t, None if START + 10 * DAY <= t < START + 21 * DAY else v) for t, v in history]
 
-    standing = contest(Standing("rec", champion="recent"), series(gap), 48, [], LEVELS, START + 24 * DAY)
+    standing = contest(Standing("rec", champion="recent"), truth(gap, STEP), 48, [], LEVELS, START + 24 * DAY)
 
     assert standing.backtest is not None
     steps = {s.model: s.step_count for s in standing.backtest.scores if s.stretch == "day"}

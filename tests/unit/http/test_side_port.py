@@ -119,6 +119,8 @@ def a_state(*workloads: str) -> State:
         bands=dict.fromkeys(workloads, band),
         near=dict.fromkeys(workloads, NearDemand(NOW, timedelta(seconds=90), (0.5, 0.99), (110.0, 180.0))),
         trust=dict.fromkeys(workloads, Trust.TRUSTED),
+        refit_round=(3, 1),
+        refits={"made": 1},
         scores=dict.fromkeys(workloads, HourScore(NOW, timedelta(hours=1), (0.5, 0.9), (score,))),
         security_failures={"tls": False},
         certificate_expires_at=NOW,

@@ -10,8 +10,9 @@ import pytest
 from controller.accuracy import LEADS, HourScore, Standing
 from controller.adapters.fakes import FakeForecaster
 from controller.core.resources import TrafficSample
-from controller.core.types import Trust, Workload
+from controller.core.types import Event, Trust, Workload
 from controller.loop.forecasting import CONTEST_PERIOD, Forecasting
+from controller.ports import PortError
 from controller.settings import Settings
 from controller.usecases.topics import CHANGES
 from tests.unit.loop.conftest import START, Fleet, Process
@@ -156,6 +157,92 @@ async def test_a_fleet_that_is_due_after_a_stop_takes_its_backtests_one_after_an
         await fleet.clock.advance(301.0)
 
     assert 0 == held[0] < held[1] < held[2] == len(workloads)
+
+
+async def test_a_refit_that_fails_is_named_and_tried_again_at_growing_pauses(
+    fleet: Fleet,
+    process: Make,
+    recommender: Workload,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    workloads = [replace(recommender, name=name) for name in ("bad", "worse", "good")]
+    for workload in workloads:
+        traffic(fleet, workload, START - HOUR, START)
+    refit, tries = FakeForecaster.refit, list[tuple[timedelta, str]]()
+
+    async def failing(self: FakeForecaster, *history: object, standing: Standing, **given: object) -> object:
+        tries.append((fleet.clock.now() - START, standing.workload))
+        if standing.workload == "bad":
+            raise PortError("It took longer than 60 s and was given up.")
+        if standing.workload == "worse":
+            raise ZeroDivisionError("a defect")
+        return await refit(self, *history, standing=standing, **given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(FakeForecaster, "refit", failing)
+    forecasting = process("a").forecasting
+    for _ in range(8):
+        await forecasting.refresh(workloads, {})
+        await fleet.clock.advance(300.0)
+
+    assert {"good"} == forecasting.bands.keys()
+    assert [0, 1, 3, 7] == [at // timedelta(minutes=5) for at, name in tries if name == "bad"]
+    assert [0, 1, 3, 7] == [at // timedelta(minutes=5) for at, name in tries if name == "worse"]
+    assert "forecast of bad failed, its last one stays: It took longer than 60 s" in caplog.text
+    assert "forecast of worse failed" in caplog.text
+    assert {"made": 8, "failed": 8} == forecasting.refits
+    assert (3, 3) == (forecasting.round.due_count, forecasting.round.done_count)
+
+
+async def test_refits_are_stored_as_they_arrive_and_a_slow_one_holds_nobody_up(
+    fleet: Fleet, recommender: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workloads = [replace(recommender, name=name) for name in ("slow", "b", "c", "d")]
+    for workload in workloads:
+        traffic(fleet, workload, START - HOUR, START)
+    refit, release = FakeForecaster.refit, asyncio.Event()
+
+    async def waiting(self: FakeForecaster, *history: object, standing: Standing, **given: object) -> object:
+        if standing.workload == "slow":
+            await release.wait()
+        elif standing.workload == "d":
+            seen.append(set(forecasting.bands))
+            progress.append((forecasting.round.done_count, forecasting.round.due_count))
+            release.set()
+        return await refit(self, *history, standing=standing, **given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(FakeForecaster, "refit", waiting)
+    seen, progress = list[set[str]](), list[tuple[int, int]]()
+    forecasting = Forecasting(fleet.store, FakeForecaster(), fleet.clock, Settings(), at_once=2)
+
+    assert 4 == await forecasting.refresh(workloads, {})
+    assert [{"b", "c"}] == seen
+    assert [(2, 4)] == progress
+
+
+async def test_a_long_round_ends_so_that_changed_events_come_first_in_the_next(
+    fleet: Fleet, recommender: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workloads = [replace(recommender, name=f"w{number}") for number in range(6)]
+    for workload in workloads:
+        traffic(fleet, workload, START - HOUR, START)
+    refit, order = FakeForecaster.refit, list[str]()
+
+    async def taking_time(
+        self: FakeForecaster, *history: object, standing: Standing, **given: object
+    ) -> object:
+        order.append(standing.workload)
+        await fleet.clock.advance(25.0)
+        return await refit(self, *history, standing=standing, **given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(FakeForecaster, "refit", taking_time)
+    forecasting = Forecasting(fleet.store, FakeForecaster(), fleet.clock, Settings())
+    await forecasting.refresh(workloads, {})
+    sale = Event("sale", START + HOUR, START + 2 * HOUR, expected_multiplier=2.0)
+    await forecasting.refresh(workloads, {"w5": (sale,), "w1": (sale,)})
+
+    assert ["w0", "w1", "w2"] == order[:3]
+    assert ["w5", "w1", "w3"] == order[3:]
 
 
 async def test_a_new_leader_does_not_trust_what_the_last_one_distrusted(
