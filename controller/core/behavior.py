@@ -33,6 +33,8 @@ def pace(
     now: datetime,
 ) -> Paced:
     """Bound the move from ``current`` to ``target``; ``needs`` are earlier targets, ``changes`` earlier moves."""
+    if target == current:
+        return Paced(current)  # what windows and rates bound is a move
     steady = _stabilize(current, target, up=up, down=down, needs=needs, now=now)
     if steady > current:
         allowed = min(steady, _limit_up(current, up, changes, now))

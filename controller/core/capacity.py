@@ -200,7 +200,14 @@ def demand_at_quantile(levels: Sequence[float], values: Sequence[float], quantil
         return values[0]
     if quantile >= levels[-1]:
         return values[-1]
+    right, share = _between(tuple(levels), quantile)
+    return values[right - 1] + share * (values[right] - values[right - 1])
+
+
+# Every step of every forecast of a fleet asks the same.
+@lru_cache(maxsize=1024)
+def _between(levels: tuple[float, ...], quantile: float) -> tuple[int, float]:
+    """The level above ``quantile``, and how far it lies from the one below towards it."""
     right = bisect_left(levels, quantile)
     low, high, x = (-log(1.0 - p) for p in (levels[right - 1], levels[right], quantile))
-    share = (x - low) / (high - low)
-    return values[right - 1] + share * (values[right] - values[right - 1])
+    return right, (x - low) / (high - low)

@@ -60,10 +60,7 @@ def band_sound(band: ForecastBand) -> bool:
         and levels[0] > 0.0
         and levels[-1] < 1.0
         and all(a < b for a, b in pairwise(levels))
-        and all(
-            len(row) == len(levels) and all(isfinite(value) and value >= 0.0 for value in row)
-            for row in band.qps
-        )
+        and all(len(row) == len(levels) and _amounts(row) for row in band.qps)
     )
 
 
@@ -86,13 +83,13 @@ def near_demand(workload: Workload, near: NearDemand | None, lead: LeadTime, now
 
 
 def _row_sound(levels: Sequence[float], row: Sequence[float]) -> bool:
-    return (
-        0 < len(levels) == len(row)
-        and _ascending(tuple(levels))
-        # A sum is finite only if all of it is, and is made in one go; it may overflow where none of them does.
-        and (isfinite(sum(row)) or all(map(isfinite, row)))
-        and min(row) >= 0.0
-    )
+    return 0 < len(levels) == len(row) and _ascending(tuple(levels)) and _amounts(row)
+
+
+def _amounts(row: Sequence[float]) -> bool:
+    """Whether all of a row, which has any, is finite and not negative."""
+    # A sum is finite only if all of it is, and is made in one go; it may overflow where none of them does.
+    return (isfinite(sum(row)) or all(map(isfinite, row))) and min(row) >= 0.0
 
 
 @lru_cache(maxsize=64)

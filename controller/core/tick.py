@@ -11,10 +11,11 @@ shared out, and each proposal is finished under its ceiling (pass 2): arbitratio
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from math import isfinite
 from operator import attrgetter
+from zlib import crc32
 
 from controller.core import reasons
 from controller.core.arbitration import Arbitration, arbitrate, capped
@@ -80,6 +81,7 @@ from controller.core.types import (
 
 # An unchanged decision is recorded again this often, so that the ledger shows the loop was alive.
 HEARTBEAT = timedelta(minutes=5)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Observations from clocks this far ahead of ours are taken as of now; further ahead they are not believed.
 CLOCK_SKEW_MAX = timedelta(seconds=5)
 OVERRIDE_PRIORITY = 100
@@ -153,7 +155,7 @@ def _propose(stored: WorkloadState, inp: WorkloadInput, tick: TickInput) -> Prop
     plan, new_plan = _plan(state, inp, now, observed_qps, usable=usable)
     forecast_ok = bool(plan.need) and usable
     contracts = _contracts(state, inp, plan, demand, pool, now)
-    warm = None if inp.replicas is None else sum(r.stage is Stage.VERIFIED for r in inp.replicas)
+    warm = None if inp.replicas is None else len([r for r in inp.replicas if r.stage is Stage.VERIFIED])
     # Nobody starts what is only recommended: waiting for it, or panicking over it, would never end.
     ready = max(warm, current) if warm is not None and w.mode is Mode.RECOMMEND else warm
     panic_until = None if _set_by_hand(inp, now) else _panic(state, w, demand, ready, now)
@@ -231,7 +233,8 @@ def _curve(inp: WorkloadInput) -> CapacityCurve:
     """Capacity by count, with the replicas there are counted as what they are."""
     w = inp.workload
     own = w.profile
-    if all(r.profile is None or r.profile is own or r.profile == own for r in inp.replicas or ()):
+    others = [r for r in inp.replicas or () if r.profile is not None and r.profile is not own]
+    if not others or all(r.profile == own for r in others):
         return curve(own, w.slo, w.policy.arrival_scv)
     have = [r.profile or w.profile for r in inp.replicas or () if r.warm or r.in_flight]
     return mixed_curve(have, w.profile, w.slo, w.policy.arrival_scv)
@@ -617,7 +620,7 @@ def _finish(p: Proposal, grant: Grant | None, tick: TickInput) -> tuple[Workload
     broken = broken_replicas(p.inp.replicas or (), p.inp.workload.policy, v.at)
     alarms = _alarms(p, v, broken)
     replaced, rounds = _replacements(p, v, broken)
-    due = p.state.recorded_at is None or v.at - p.state.recorded_at >= HEARTBEAT
+    due = p.state.recorded_at is None or p.state.recorded_at < _last_beat(p.inp.workload.name, v.at)
     key = v.key
     record = v.desired != v.current or due or key != p.state.recorded_key
     state = _next_state(p, v, alarms, key, recorded=record, rounds=rounds, replaced=bool(replaced))
@@ -630,6 +633,20 @@ def _finish(p: Proposal, grant: Grant | None, tick: TickInput) -> tuple[Workload
     if decision is not None and acts:
         effects.append(ScaleTo(decision.workload, v.desired, decision.id))
     return state, [*effects, *replaced]
+
+
+def _last_beat(workload: str, now: datetime) -> datetime:
+    """When an unchanged decision of this workload was due last.
+
+    Every workload has a place of its own within a heartbeat, so that a fleet that started at once does not
+    repeat its decisions at once: a tick repeats its share of them. The first repeat comes early.
+    """
+    return now - (now - _EPOCH - _place(workload)) % HEARTBEAT
+
+
+@lru_cache(maxsize=32_768)
+def _place(workload: str) -> timedelta:
+    return timedelta(seconds=crc32(workload.encode()) % int(HEARTBEAT.total_seconds()))
 
 
 def _judge(p: Proposal, grant: Grant | None, now: datetime) -> Verdict:

@@ -207,7 +207,8 @@ class Replica:
     @property
     def in_flight(self) -> bool:
         """Whether it is capacity to come."""
-        return self.stage in _IN_FLIGHT
+        # Most are warm, and a member of an enum takes a call to be hashed.
+        return self.stage is not Stage.VERIFIED and self.stage in _IN_FLIGHT
 
 
 @dataclass(frozen=True, slots=True)

@@ -941,9 +941,24 @@ def test_a_clock_step_without_panic_or_silence_is_settled_too() -> None:
 
 def test_an_unchanged_decision_is_recorded_at_its_heartbeat_only() -> None:
     fleet, _ = alone(warm=1)
-    recorded = [d.at for d in decisions(fleet.run(START + minutes(16), toy=50.0))]
+    first, second, *others = [d.at for d in decisions(fleet.run(START + minutes(16), toy=50.0))]
 
-    assert recorded == [START + HEARTBEAT * n for n in range(4)]
+    assert first == START
+    assert START < second <= START + HEARTBEAT
+    assert others == [second + HEARTBEAT * n for n in (1, 2)]
+
+
+def test_a_fleet_that_started_at_once_repeats_its_decisions_apart() -> None:
+    pools = {name: Pool(workload(name)) for name in (f"shop-{n}" for n in range(240))}
+    for pool in pools.values():
+        pool.seed(1, START)
+    fleet, demand = Fleet(pools), dict.fromkeys(pools, 50.0)
+    first, *later = [decisions(fleet.tick(**demand)) for _ in range(1 + HEARTBEAT // seconds(5))]
+
+    assert len(first) == len(pools)
+    # Once each within a heartbeat: 4 at a tick, and by chance some more.
+    assert sorted(d.workload for recorded in later for d in recorded) == sorted(pools)
+    assert max(map(len, later)) <= 12
 
 
 def test_a_changed_reason_is_recorded_although_the_count_stays() -> None:
