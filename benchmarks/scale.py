@@ -301,7 +301,8 @@ async def measure(given: argparse.Namespace, began_s: float) -> dict[str, Any]:
         if profile is not None:
             profile()
         found["tick_ratio_to_io"] = found["tick_s"] / found["io_s"]
-        # Unchanged decisions are recorded again from time to time: all at once in a fleet that started at once.
+        found["heartbeat"] = await _heartbeat(runtime, clock, count)
+        # After a stop of a heartbeat every decision is due at once.
         clock.ahead += HEARTBEAT
         _near(runtime, clock, count)
         await runtime.leadership.renew()
@@ -357,6 +358,28 @@ async def _steady(
     return {
         **{key: statistics.median(each[key] for each in found) for key in found[0]},
         "tick_max_s": max(each["tick_s"] for each in found),
+    }
+
+
+async def _heartbeat(runtime: Runtime, clock: SkippingClock, count: int) -> dict[str, float]:
+    """Ticks over a whole heartbeat, in which each workload repeats an unchanged decision once."""
+    took: list[float] = []
+    recorded: list[int] = []
+    for _ in range(HEARTBEAT // TICK):
+        clock.ahead += TICK
+        _near(runtime, clock, count)
+        await runtime.leadership.renew()
+        await runtime.runner.scrape()
+        before = runtime.control.decisions
+        took.append((await _timed(runtime.runner.tick))[0])
+        recorded.append(
+            sum(decision is not before.get(name) for name, decision in runtime.control.decisions.items())
+        )
+    return {
+        "tick_s": statistics.median(took),
+        "tick_max_s": max(took),
+        "recorded": statistics.median(recorded),
+        "recorded_max": max(recorded),
     }
 
 
