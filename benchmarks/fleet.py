@@ -1,6 +1,6 @@
 """A fleet outside every controller, for drills: it records each order with its fencing token.
 
-Promises: an order with a smaller token than one seen before is refused, as a fleet that compares tokens does; what
+Promises: an order with a smaller token than one seen before for its workload is refused, as a fleet that compares tokens does; what
 was applied, refused and started stays on record; a test can hold an order on its way, and replicas before they
 load. Replicas serve metrics as Triton does, and no inference. Called by drills: the server runs in theirs, and
 `python -m benchmarks.fleet` is `forecrest serve` with the client as its actuator.
@@ -80,7 +80,9 @@ class Fleet:
         self.orders: list[Order] = []
         self.started_count = 0
         self.ended_count = 0
-        self.fence = 0
+        self.fence = 0  # the greatest of all
+        self.fences: dict[str, int] = {}
+        self._claimed_all = 0
         self.qps = 0.0  # demand of each workload, shared by its warm replicas
         self.may_load = asyncio.Event()
         self.may_load.set()
@@ -144,7 +146,19 @@ class Fleet:
 
     async def _claim(self, request: web.Request) -> web.Response:
         body = await request.json()
-        return self._record("claim", "", None, body["fence"], lambda: None)
+        fence, names = int(body["fence"]), [str(name) for name in body["workloads"]]
+        applied = all(fence >= self.newest(name) for name in names)
+        applied &= not body["all"] or fence >= self._claimed_all
+        self.orders += [Order("claim", name, None, fence, applied) for name in names or [""]]
+        if applied:
+            self.fence = max(self.fence, fence)
+            self.fences.update(dict.fromkeys(names, fence))
+            self._claimed_all = fence if body["all"] else self._claimed_all
+        return self._answer(applied, fence)
+
+    def newest(self, workload: str) -> int:
+        """The greatest token that changed this workload, or claimed it."""
+        return max(self._claimed_all, self.fences.get(workload, 0))
 
     async def _scale(self, request: web.Request) -> web.Response:
         body = await request.json()
@@ -177,15 +191,19 @@ class Fleet:
     def _record(
         self, kind: str, workload: str, replicas: int | None, fence: int, apply: Callable[[], None]
     ) -> web.Response:
-        applied = fence >= self.fence
+        applied = fence >= self.newest(workload)
         self.orders.append(Order(kind, workload, replicas, fence, applied))
         if applied:
-            self.fence = fence
+            self.fence = max(self.fence, fence)
+            self.fences[workload] = fence
             apply()
+        return self._answer(applied, fence)
+
+    def _answer(self, applied: bool, fence: int) -> web.Response:
         self.changed()
         if applied:
             return web.json_response({})
-        return web.Response(status=HTTPStatus.CONFLICT, text=f"fence {fence} is older than {self.fence}")
+        return web.Response(status=HTTPStatus.CONFLICT, text=f"fence {fence} is older than one that was seen")
 
     def _resize(self, workload: str, replicas: int) -> None:
         self._count()
@@ -261,9 +279,12 @@ class FleetActuator:
         self._url = url
         self._session: aiohttp.ClientSession | None = None
 
-    async def claim(self, workloads: Sequence[Workload], *, fence: int) -> None:  # noqa: ARG002 - the port passes it
+    async def claim(
+        self, workloads: Sequence[Workload], *, fence: int, others: Sequence[Workload] = ()
+    ) -> None:
         """Refuse older orders from now on. The fleet's replicas are its own: none ends with its workload."""
-        await self._call("POST", "/claim", {"fence": fence})
+        names = [w.name for w in workloads]
+        await self._call("POST", "/claim", {"fence": fence, "workloads": names, "all": not others})
 
     async def observe(self, workloads: Sequence[Workload]) -> Mapping[str, PoolView]:
         """What runs there."""

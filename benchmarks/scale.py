@@ -117,7 +117,9 @@ class SteadyFleet:
         """Replicas by workload."""
         return {name: len(view.replicas) for name, view in self._views.items()}
 
-    async def claim(self, workloads: Sequence[Workload], *, fence: int) -> None:
+    async def claim(
+        self, workloads: Sequence[Workload], *, fence: int, others: Sequence[Workload] = ()
+    ) -> None:
         """One process orders here."""
 
     async def observe(self, workloads: Sequence[Workload]) -> Mapping[str, PoolView]:

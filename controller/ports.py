@@ -45,6 +45,9 @@ from controller.notify.types import Backlog, Delivery, DeliveryState, Notificati
 
 # The lease whose newest token fences every write of the loop.
 LEADER_LEASE: Final = "leader"
+# Where workloads are split over shards, each shard has a lease of its own, and each process one that says it is there.
+SHARD_LEASES: Final = "shard/"
+MEMBER_LEASES: Final = "member/"
 
 
 class PortError(Exception):
@@ -320,6 +323,13 @@ class StateStore(Protocol):
         """
         ...
 
+    async def take_over(self, workloads: Collection[str] | None = None) -> None:
+        """Let these states, or all, stand under the ticks of the lease this transaction requires, from now on.
+
+        Call it after ``UnitOfWork.require_leader``, in the commit of a leader's first tick.
+        """
+        ...
+
     async def keep_contracts(self, contracts: Sequence[tuple[str, Contract]]) -> None:
         """Keep how contracts stand, by workload, beyond the state of the loop: for reports."""
         ...
@@ -495,8 +505,28 @@ class UnitOfWork(Protocol):
         ...
 
     async def require_leader(self, token: int) -> None:
-        """Raise StaleFenceError unless ``token`` is the newest; holds until commit against a new leader."""
+        """Raise StaleFenceError unless ``token`` is the newest; holds until commit against a new leader.
+
+        The newest is that of ``LEADER_LEASE``, or of a shard's lease if that of ``LEADER_LEASE`` is no greater.
+        """
         ...
+
+
+def held_lease(tokens: Mapping[str, int], token: int) -> str | None:
+    """The shard's lease that ``token`` is of, None for that of a single leader; ``tokens`` by lease.
+
+    Raises:
+        StaleFenceError: It is of neither, or what the shards agree on changed since.
+    """
+    leader = tokens.get(LEADER_LEASE)
+    if leader == token:
+        return None
+    shard = next((name for name, t in tokens.items() if t == token and name.startswith(SHARD_LEASES)), None)
+    if shard is None or (leader is not None and leader > token):
+        raise StaleFenceError(
+            f"fencing token {token} is not the newest ({leader}): another process leads; stop acting"
+        )
+    return shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -541,7 +571,10 @@ class LeaseStore(Protocol):
     """Leadership by lease with a fencing token. Times are the store's own clock, so members need not agree."""
 
     async def acquire(self, name: str, holder: str, duration: timedelta) -> Lease | None:
-        """Take or renew the lease; None while another holds it. The token grows when the holder changes."""
+        """Take or renew the lease; None while another holds it.
+
+        Who takes it gets a token greater than that of every lease taken before.
+        """
         ...
 
     async def release(self, lease: Lease) -> None:
@@ -550,6 +583,10 @@ class LeaseStore(Protocol):
 
     async def current(self, name: str) -> Lease | None:
         """Who holds it now, if anybody."""
+        ...
+
+    async def live(self) -> Sequence[Lease]:
+        """Every lease that is held now, by name."""
         ...
 
 
@@ -631,12 +668,14 @@ class PoolView:
 class Actuator(Protocol):
     """Changes replica counts, and reports replicas with the stage each has verifiably reached."""
 
-    async def claim(self, workloads: Sequence[Workload], *, fence: int) -> None:
+    async def claim(
+        self, workloads: Sequence[Workload], *, fence: int, others: Sequence[Workload] = ()
+    ) -> None:
         """Open a cycle: what is observed after it, no order with a smaller fence can change any more.
 
         Such an order may still be on its way from a leader that was replaced. Raises StaleFenceError on a smaller
         fence than seen before. Ends replicas that exist for the controller alone and whose workload is not among
-        these, which are all there are.
+        these and ``others``, which are all there are. The others have fences of their own.
         """
         ...
 
@@ -645,7 +684,10 @@ class Actuator(Protocol):
         ...
 
     async def scale(self, workload: Workload, replicas: int, *, fence: int) -> None:
-        """Ask for a count and return once the order is accepted. A smaller fence than seen before raises StaleFenceError."""
+        """Ask for a count and return once the order is accepted.
+
+        A smaller fence than seen before for this workload raises StaleFenceError.
+        """
         ...
 
     async def replace(self, workload: Workload, replica_id: str, *, fence: int) -> None:

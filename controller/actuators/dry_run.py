@@ -8,8 +8,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from controller.actuators.fences import Fences
 from controller.core.types import Workload
-from controller.ports import Actuator, PoolView, PortError, StaleFenceError
+from controller.ports import Actuator, PoolView, PortError
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +24,7 @@ class DryRunActuator:
 
     def __init__(self, inner: Actuator | None = None) -> None:
         self._inner = inner
-        self._fence = 0
+        self._fences = Fences()
         self._asked: dict[str, int] = {}
 
     async def observe(self, workloads: Sequence[Workload]) -> Mapping[str, PoolView]:
@@ -39,28 +40,26 @@ class DryRunActuator:
             for name, view in views.items()
         }
 
-    async def claim(self, workloads: Sequence[Workload], *, fence: int) -> None:
+    async def claim(
+        self, workloads: Sequence[Workload], *, fence: int, others: Sequence[Workload] = ()
+    ) -> None:
         """Check the fence, and pass nothing on: nothing is ended either."""
-        self._check(fence)
-        self._asked = {w.name: self._asked[w.name] for w in workloads if w.name in self._asked}
+        self._fences.claim(workloads, others, fence)
+        names = {w.name for w in (*workloads, *others)}
+        self._asked = {name: count for name, count in self._asked.items() if name in names}
 
     async def scale(self, workload: Workload, replicas: int, *, fence: int) -> None:
         """Log the order; raise DryRunError so that the ledger does not claim it was applied."""
-        self._check(fence)
+        self._fences.check(workload.name, fence)
         self._asked[workload.name] = replicas
         log.info("dry run: %s would be scaled to %d", workload.name, replicas)
         raise DryRunError(f"dry run: {workload.name} would be scaled to {replicas}")
 
     async def replace(self, workload: Workload, replica_id: str, *, fence: int) -> None:
         """Log the order; raise DryRunError."""
-        self._check(fence)
+        self._fences.check(workload.name, fence)
         log.info("dry run: replica %s of %s would be replaced", replica_id, workload.name)
         raise DryRunError(f"dry run: replica {replica_id} of {workload.name} would be replaced")
-
-    def _check(self, fence: int) -> None:
-        if fence < self._fence:
-            raise StaleFenceError(f"fence {fence} is older than {self._fence}: another controller leads")
-        self._fence = fence
 
     async def close(self) -> None:
         """Close the inner actuator."""

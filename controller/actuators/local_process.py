@@ -178,14 +178,16 @@ class LocalProcessActuator:
         self._departures.clear()
         return departed
 
-    async def claim(self, workloads: Sequence[Workload], *, fence: int) -> None:
+    async def claim(
+        self, workloads: Sequence[Workload], *, fence: int, others: Sequence[Workload] = ()
+    ) -> None:
         """Refuse older orders, and drain what runs for a workload that was deleted: nobody else would end it.
 
         Raises:
             StaleFenceError: a newer token was seen.
         """
         self._check(fence)
-        for gone in self._desired.keys() - {w.name for w in workloads}:
+        for gone in self._desired.keys() - {w.name for w in (*workloads, *others)}:
             log.info("workload %s is gone; its replicas leave", gone)
             del self._desired[gone]
             self._refusals.pop(gone, None)

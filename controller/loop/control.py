@@ -42,7 +42,7 @@ from controller.core.types import (
 )
 from controller.loop.calendar import events_by_workload
 from controller.loop.forecasting import Forecasting
-from controller.loop.known import KnownWorkloads
+from controller.loop.known import KnownWorkloads, Registered
 from controller.loop.observe import Observer
 from controller.notify.notifier import Notifier
 from controller.ports import (
@@ -93,6 +93,7 @@ class Memory:
     token: int
     state: FleetState
     stored: Mapping[str, WorkloadState]
+    is_fresh: bool = False  # read, and not written yet
 
     def changed(self, state: FleetState, workloads: Sequence[Workload]) -> dict[str, WorkloadState]:
         """States that must be written so that another would load ``state``, which is of these workloads."""
@@ -162,7 +163,9 @@ class Control:
         settings: Settings,
         pools: Sequence[QuotaPool] = (),
         notifier: Notifier | None = None,
+        registered: Registered | None = None,
     ) -> None:
+        """``registered``: the workloads of a shard, where this is not the only leader."""
         self._store, self._cache, self._actuator = store, cache, actuator
         self._observer, self._forecasting, self._clock, self._settings = (
             observer,
@@ -171,7 +174,7 @@ class Control:
             settings,
         )
         self._pools, self._notifier = tuple(pools), notifier
-        self._registered = KnownWorkloads(settings.workloads_max)
+        self._registered = registered or KnownWorkloads(settings.workloads_max)
         self._memory: Memory | None = None
         self._plain: Sequence[Workload] | None = None  # the newest that were read, if none names an engine
         self._lead: dict[str, LeadTime] = {}
@@ -207,10 +210,16 @@ class Control:
         memory, self._memory = self._memory, None
         horizon = timedelta(seconds=self._settings.forecast_horizon_s)
         async with self._store.unit_of_work() as uow:
-            if memory is None or memory.token != token:
-                stored = await uow.states.load()
-                memory = Memory(token, FleetState(stored), stored)
             workloads = await self._registered.read(uow)
+            names = self._registered.names
+            if memory is None or memory.token != token:
+                stored = await uow.states.load(names)
+                memory = Memory(token, FleetState(stored), stored, is_fresh=True)
+            elif new := set(names or ()) - memory.state.workloads.keys():
+                # One of a name that was there before; not as stored by us, so that it is written under our lease.
+                memory = replace(
+                    memory, state=FleetState({**memory.state.workloads, **await uow.states.load(new)})
+                )
             if workloads is not self._plain:
                 self._plain = None if any(map(named_engines, workloads)) else workloads
                 if measured := await measured_profiles(uow, workloads):
@@ -241,6 +250,8 @@ class Control:
             await uow.require_leader(token)
             await uow.decisions.append(decided)
             await uow.decisions.save_plan(*(e.plan for e in effects if isinstance(e, StorePlan)))
+            if world.memory.is_fresh:
+                await uow.states.take_over(self._registered.names)
             await uow.states.save(changed, now)
             await uow.states.keep_contracts(changed_contracts(world.state, state))
             if self._notifier is not None:
@@ -271,7 +282,7 @@ class Control:
 
     async def _claimed_views(self, workloads: Sequence[Workload], token: int) -> Mapping[str, PoolView]:
         try:
-            await self._actuator.claim(workloads, fence=token)
+            await self._actuator.claim(workloads, fence=token, others=self._registered.others)
         except UnavailableError as error:
             # What an older leader's order may still change is not known, however well it can be seen.
             log.warning("replicas could not be claimed: %s", error)

@@ -4,12 +4,31 @@ Promises: what is returned is what the store holds now, in one order; of workloa
 read. Refuses nothing: what is kept is as good as none when the marks differ. Called by the control cycle.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import Protocol
 
 from controller.core.types import Workload
 from controller.ports import UnitOfWork
 
 READ_AT_ONCE = 1000
+
+
+class Registered(Protocol):
+    """The workloads that one leader decides for."""
+
+    async def read(self, uow: UnitOfWork) -> tuple[Workload, ...]:
+        """They by name; the same tuple as long as none was written."""
+        ...
+
+    @property
+    def names(self) -> Collection[str] | None:
+        """Of what was read last; None: they are all there are."""
+        ...
+
+    @property
+    def others(self) -> tuple[Workload, ...]:
+        """What was read last and is decided for by others."""
+        ...
 
 
 class KnownWorkloads:
@@ -19,6 +38,8 @@ class KnownWorkloads:
         self._limit = limit
         self._marks: Mapping[str, str] = {}
         self._workloads: tuple[Workload, ...] = ()
+        self.names: Collection[str] | None = None
+        self.others: tuple[Workload, ...] = ()
 
     async def read(self, uow: UnitOfWork) -> tuple[Workload, ...]:
         """Workloads by name; the same tuple as long as none was written."""

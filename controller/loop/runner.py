@@ -43,7 +43,11 @@ class Runner:
         clock: Clock,
         settings: Settings,
         notifier: Notifier | None = None,
+        *,
+        maintains: bool = True,
     ) -> None:
+        """``maintains``: whether this leader drops records past their age; of several, one does."""
+        self._maintains = maintains
         self._leadership, self._control, self._observer = leadership, control, observer
         self._notifier = notifier
         self._forecasting, self._clock, self._settings = forecasting, clock, settings
@@ -169,7 +173,7 @@ class Runner:
 
     async def maintain(self) -> None:
         """Drop records past their age, if this process leads."""
-        if self._leadership.token is not None:
+        if self._maintains and self._leadership.token is not None:
             await self._control.maintain()
 
     async def tick(self) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
+from controller.actuators.fences import Fences
 from controller.actuators.kubernetes import floors, pods, targets
 from controller.actuators.kubernetes.api import KubeApi, KubeError, Object
 from controller.actuators.kubernetes.floors import Minimum
@@ -59,8 +60,12 @@ class KubernetesActuator:
         self._api, self._clock = api, clock
         self._query = {"dryRun": "All"} if dry_run else {}
         self._dry_run = dry_run
-        self._fence = 0
+        self._fences = Fences()
         self._claimed: dict[str, int] = {}  # fence on each workload's target, as far as we wrote or read it
+        self._abandoned: dict[
+            int, frozenset[str]
+        ] = {}  # minima that look abandoned, by the fence of who looked
+        self._seen: dict[str, set[tuple[str, str]]] = {}  # pods, by workload
         self._asked: dict[str, int] = {}  # floors, by workload
         self._problems: dict[str, str] = {}
         self._verifier = Verifier(clock, self._signal_change)
@@ -102,14 +107,15 @@ class KubernetesActuator:
         self._note("", None)
         nodes = self._nodes.objects
         views: dict[str, PoolView] = {}
-        seen: set[tuple[str, str]] = set()
         for workload in workloads:
             if workload.mode is Mode.KEDA and not workload.target:
                 continue  # KEDA's own target is nobody's business here
+            seen = set[tuple[str, str]]()
             view = await self._view(workload, nodes, seen)
+            self._seen[workload.name] = seen
             if view is not None:
                 views[workload.name] = view
-        self._verifier.retain(seen)
+        self._verifier.retain(set().union(*self._seen.values()))
         return views
 
     async def _view(
@@ -226,13 +232,15 @@ class KubernetesActuator:
 
     # ---------------------------------------------------------------- acting
 
-    async def claim(self, workloads: Sequence[Workload], *, fence: int) -> None:
+    async def claim(
+        self, workloads: Sequence[Workload], *, fence: int, others: Sequence[Workload] = ()
+    ) -> None:
         """Write the fence onto every target once per leadership; orders with an older one fail from then on.
 
         A target that is not there cannot be changed by anybody, so it is passed over; so is one that does not
         answer for itself while the API server does.
         """
-        self._check(fence)
+        self._fences.claim(workloads, others, fence)
         self._start()
         if not await self._synced():
             raise UnavailableError("the API server has not been heard yet")
@@ -245,8 +253,10 @@ class KubernetesActuator:
         acting = [w for w in workloads if w.mode in {Mode.SCALE, Mode.FLOOR}]
         # Not a task group: callers look for StaleFenceError and UnavailableError, not for a group of them.
         await asyncio.gather(*(one(w) for w in acting if self._claimed.get(w.name) != fence))
-        self._claimed = {w.name: fence for w in acting if self._claimed.get(w.name) == fence}
-        await self._restore_abandoned(workloads)
+        kept = {w.name for w in acting if self._claimed.get(w.name) == fence} | {w.name for w in others}
+        self._claimed = {name: written for name, written in self._claimed.items() if name in kept}
+        self._seen = {w.name: self._seen[w.name] for w in (*workloads, *others) if w.name in self._seen}
+        await self._restore_abandoned((*workloads, *others), fence if others else None)
 
     async def _claim(self, workload: Workload, fence: int) -> None:
         try:
@@ -284,7 +294,7 @@ class KubernetesActuator:
             StaleFenceError: a newer token was seen, here or on the target.
             KubeError, NotFoundError, UnavailableError: nothing was changed, as far as is known.
         """
-        self._check(fence)
+        self._fences.check(workload.name, fence)
         try:
             target = targets.parse(workload)
         except ValueError as error:
@@ -315,7 +325,7 @@ class KubernetesActuator:
             try:
                 scale = await self._api.replace(f"{target.path}/scale", scale, **self._query)
             except ConflictError:
-                self._check(fence)
+                self._fences.check(workload.name, fence)
                 continue
             self._take_over(target, found, scale)
             log.info("%s: %d replicas ordered", target.label, replicas)
@@ -343,7 +353,7 @@ class KubernetesActuator:
             StaleFenceError, KubeError, UnavailableError: as ``scale``.
             NotFoundError: there is no such pod of this workload.
         """
-        self._check(fence)
+        self._fences.check(workload.name, fence)
         try:
             target = targets.parse(workload)
         except ValueError as error:
@@ -388,8 +398,12 @@ class KubernetesActuator:
             except PortError as error:
                 log.info("%s keeps its deletion cost: %s", pod.name, error)
 
-    async def _restore_abandoned(self, workloads: Sequence[Workload]) -> None:
-        """Give autoscalers their own minimum back whose workload is gone or no longer in mode FLOOR."""
+    async def _restore_abandoned(self, workloads: Sequence[Workload], shared: int | None) -> None:
+        """Give autoscalers their own minimum back whose workload is gone or no longer in mode FLOOR.
+
+        ``shared``: the fence of one leader among several. What it read of the others' workloads may be older than
+        what they did since, so a minimum must look abandoned at two claims in a row.
+        """
         kept: set[str] = set()
         for workload in workloads:
             if workload.mode is Mode.FLOOR:
@@ -398,12 +412,18 @@ class KubernetesActuator:
                 except (ValueError, PortError):
                     return  # which one is meant is not known: none is touched
         hpas, scaled = self._minima
-        for minimum in floors.raised(hpas(), scaled()):
-            if minimum.path not in kept:
-                try:
-                    await floors.restore(self._api, minimum, self._query)
-                except PortError as error:
-                    log.warning("%s keeps our minimum for now: %s", minimum.label, error)
+        abandoned = [m for m in floors.raised(hpas(), scaled()) if m.path not in kept]
+        if shared is not None:
+            before = self._abandoned.get(shared, frozenset())
+            fences = set(self._claimed.values())
+            self._abandoned = {fence: found for fence, found in self._abandoned.items() if fence in fences}
+            self._abandoned[shared] = frozenset(m.path for m in abandoned)
+            abandoned = [m for m in abandoned if m.path in before]
+        for minimum in abandoned:
+            try:
+                await floors.restore(self._api, minimum, self._query)
+            except PortError as error:
+                log.warning("%s keeps our minimum for now: %s", minimum.label, error)
 
     async def restore_all(self) -> int:
         """Give every autoscaler its own minimum back, as before Forecrest is removed; return how many."""
@@ -468,17 +488,9 @@ class KubernetesActuator:
             merged |= reflector.objects
         return merged
 
-    def _check(self, fence: int) -> None:
-        if fence < self._fence:
-            raise StaleFenceError(
-                f"fence {fence} is older than {self._fence}: another process leads; stop acting"
-            )
-        self._fence = fence
-
     def _check_fence(self, found: Object, fence: int, target: Target) -> None:
         written = _fence_of(found)
         if written is not None and written > fence:
-            self._fence = max(self._fence, written)
             raise StaleFenceError(
                 f"{target.label} was claimed with fence {written}, newer than {fence}: stop acting"
             )

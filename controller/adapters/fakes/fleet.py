@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from controller.accuracy import ENSEMBLE, Backtest, HourScore, LeadScore, Parts, Standing
+from controller.actuators.fences import Fences
 from controller.core.resources import ForecastRun, TrafficSample
 from controller.core.types import (
     CapacityProfile,
@@ -22,7 +23,7 @@ from controller.core.types import (
     Trust,
     Workload,
 )
-from controller.ports import Clock, NearModel, PoolView, Refit, StaleFenceError, UnavailableError
+from controller.ports import Clock, NearModel, PoolView, Refit, UnavailableError
 
 # Seconds after the order at which a replica reaches each stage.
 STAGE_AT_S: Mapping[Stage, float] = {
@@ -56,22 +57,20 @@ class FakeActuator:
         self._clock = clock
         self._stage_at_s = stage_at_s
         self._orders: dict[str, list[_Order]] = {}
-        self._fence = 0
+        self._fences = Fences()
         self._numbers = itertools.count(1)
 
-    def _answer(self, fence: int | None = None) -> None:
+    def _answer(self) -> None:
         if not self.available:
             raise UnavailableError("the fleet is away, try again")
-        if fence is not None and fence < self._fence:
-            raise StaleFenceError(
-                f"fence {fence} is older than {self._fence}: another process leads; stop acting"
-            )
-        self._fence = max(self._fence, fence or 0)
 
-    async def claim(self, workloads: Sequence[Workload], *, fence: int) -> None:
+    async def claim(
+        self, workloads: Sequence[Workload], *, fence: int, others: Sequence[Workload] = ()
+    ) -> None:
         """Refuse older orders; replicas of workloads that are not among these are gone at once."""
-        self._answer(fence)
-        names = {workload.name for workload in workloads}
+        self._answer()
+        self._fences.claim(workloads, others, fence)
+        names = {workload.name for workload in (*workloads, *others)}
         self._orders = {name: orders for name, orders in self._orders.items() if name in names}
 
     async def observe(self, workloads: Sequence[Workload]) -> Mapping[str, PoolView]:
@@ -103,7 +102,8 @@ class FakeActuator:
 
     async def scale(self, workload: Workload, replicas: int, *, fence: int) -> None:
         """Order or end replicas, the newest first. Raise StaleFenceError on a smaller fence than seen before."""
-        self._answer(fence)
+        self._answer()
+        self._fences.check(workload.name, fence)
         orders = self._orders.setdefault(workload.name, [])
         while len(orders) < replicas:
             orders.append(self._order(workload))
@@ -112,7 +112,8 @@ class FakeActuator:
 
     async def replace(self, workload: Workload, replica_id: str, *, fence: int) -> None:
         """End one replica and order another."""
-        self._answer(fence)
+        self._answer()
+        self._fences.check(workload.name, fence)
         kept = [order for order in self._orders.get(workload.name, []) if order.id != replica_id]
         self._orders[workload.name] = [*kept, self._order(workload)]
 

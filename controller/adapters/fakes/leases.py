@@ -1,10 +1,14 @@
 """Leadership in memory, by the clock it is given. Passed to `FakeStore`, it fences its units of work."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
 from controller.core.resources import Lease
 from controller.ports import Clock, UnavailableError
+
+# Giving a lease up counts on by one, which must stay below the next token.
+_STEP = 1000
 
 
 class FakeLeaseStore:
@@ -14,6 +18,7 @@ class FakeLeaseStore:
         self.available = True
         self._clock = clock
         self._leases: dict[str, Lease] = {}
+        self._newest = 0
 
     def _answer(self) -> None:
         if not self.available:
@@ -31,7 +36,8 @@ class FakeLeaseStore:
         if holder != lease.holder:
             if lease.expires_at > now:
                 return None
-            lease = replace(lease, holder=holder, token=lease.token + 1)
+            self._newest = max(self._newest, lease.token) + _STEP
+            lease = replace(lease, holder=holder, token=self._newest)
         self._leases[name] = replace(lease, expires_at=now + duration)
         return self._leases[name]
 
@@ -48,7 +54,12 @@ class FakeLeaseStore:
         lease = self._leases.get(name)
         return lease if lease and lease.expires_at > self._clock.now() else None
 
-    def newest_token(self, name: str) -> int | None:
-        """What a fence compares with."""
-        lease = self._leases.get(name)
-        return lease.token if lease else None
+    async def live(self) -> Sequence[Lease]:
+        """Every lease that is held now, by name."""
+        self._answer()
+        now = self._clock.now()
+        return [lease for _, lease in sorted(self._leases.items()) if lease.expires_at > now]
+
+    def tokens(self) -> Mapping[str, int]:
+        """What a fence compares with, by lease."""
+        return {name: lease.token for name, lease in self._leases.items()}

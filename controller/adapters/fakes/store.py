@@ -42,7 +42,6 @@ from controller.core.types import (
 )
 from controller.notify.types import Backlog, Delivery, DeliveryState
 from controller.ports import (
-    LEADER_LEASE,
     AccuracyStore,
     ConflictError,
     DecisionStore,
@@ -53,12 +52,12 @@ from controller.ports import (
     NotificationStore,
     RecordStore,
     Retention,
-    StaleFenceError,
     StateStore,
     TrafficStore,
     UnavailableError,
     WarmupStore,
     WorkloadStore,
+    held_lease,
 )
 
 _LOCK_WAIT_S = 5.0
@@ -88,7 +87,9 @@ class FakeTables:
     outcomes: dict[str, Outcome] = field(default_factory=dict[str, Outcome])
     plans: dict[tuple[str, int], CapacityPlan] = field(default_factory=dict[tuple[str, int], CapacityPlan])
     states: dict[str, WorkloadState] = field(default_factory=dict[str, WorkloadState])
-    ticked: dict[None, datetime] = field(default_factory=dict[None, datetime])
+    # Whose ticks each state stands under, and when the newest of each was; None: of a single leader.
+    state_leases: dict[str, str | None] = field(default_factory=dict[str, str | None])
+    ticked: dict[str | None, datetime] = field(default_factory=dict[str | None, datetime])
     overrides: dict[tuple[str, str], Override] = field(default_factory=dict[tuple[str, str], Override])
     pause: dict[None, PauseState] = field(default_factory=dict[None, PauseState])
     warmups: dict[tuple[str, str], tuple[datetime, LeadSample]] = field(
@@ -549,21 +550,28 @@ class _Decisions:
 class _States:
     def __init__(self, transaction: _Transaction) -> None:
         self._at = transaction
+        self.lease: str | None = None
 
     async def load(self, workloads: Collection[str] | None = None) -> Mapping[str, WorkloadState]:
         tables = await self._at.read()
-        at = tables.ticked.get(None)
-        return {
-            name: state if at is None else ticked(state, at)
-            for name, state in tables.states.items()
-            if workloads is None or name in workloads
-        }
+        found: dict[str, WorkloadState] = {}
+        for name, state in tables.states.items():
+            if workloads is None or name in workloads:
+                at = tables.ticked.get(tables.state_leases.get(name))
+                found[name] = state if at is None else ticked(state, at)
+        return found
 
     async def save(self, states: Mapping[str, WorkloadState], ticked_at: datetime | None = None) -> None:
         tables = await self._at.write()
         tables.states.update(states)
+        tables.state_leases.update(dict.fromkeys(states, self.lease))
         if ticked_at is not None:
-            tables.ticked[None] = ticked_at
+            tables.ticked[self.lease] = ticked_at
+
+    async def take_over(self, workloads: Collection[str] | None = None) -> None:
+        tables = await self._at.write()
+        names = tables.states if workloads is None else tables.states.keys() & set(workloads)
+        tables.state_leases.update(dict.fromkeys(names, self.lease))
 
     async def keep_contracts(self, contracts: Sequence[tuple[str, Contract]]) -> None:
         tables = await self._at.write()
@@ -823,7 +831,7 @@ class FakeUnitOfWork:
         self.forecasts = _Forecasts(transaction)
         self.accuracy = _Accuracy(transaction)
         self.decisions = _Decisions(transaction)
-        self.states = _States(transaction)
+        self.states = self._states = _States(transaction)
         self.warmups = _Warmups(transaction)
         self.records = _Records(transaction)
         self.engines = _Engines(transaction)
@@ -852,8 +860,4 @@ class FakeUnitOfWork:
         self._store.answer()
         if self._store.leases is None:
             return
-        newest = self._store.leases.newest_token(LEADER_LEASE)
-        if newest != token:
-            raise StaleFenceError(
-                f"fencing token {token} is not the newest ({newest}): another process leads; stop acting"
-            )
+        self._states.lease = held_lease(self._store.leases.tokens(), token)

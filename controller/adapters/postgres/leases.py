@@ -1,10 +1,12 @@
 """Leadership in PostgreSQL, by its clock.
 
 Promises: at most one holder at a time, as the database sees time; the token grows with every change of
-holder and when the lease is given up, so an old token never becomes valid again. Has a connection of its
+holder and when the lease is given up, so an old token never becomes valid again; whoever takes any lease gets a
+greater token than everybody before. Has a connection of its
 own: a busy store must not cost the leader its lease. Called by the loop's leader election.
 """
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 from sqlalchemy import Row, text
@@ -21,12 +23,12 @@ _ACQUIRE = text("""
         RETURNING name, holder, token, expires_at
     ), taken AS (
         INSERT INTO leases (name, holder, token, expires_at)
-        SELECT :name, :holder, 1, clock_timestamp() + :duration
+        SELECT :name, :holder, nextval('lease_tokens'), clock_timestamp() + :duration
         WHERE NOT EXISTS (SELECT FROM renewed)
             -- a follower that asks while the lease is held takes no lock on it
             AND NOT EXISTS (SELECT FROM leases WHERE name = :name AND expires_at > clock_timestamp())
         ON CONFLICT (name) DO UPDATE
-            SET holder = excluded.holder, token = leases.token + 1,
+            SET holder = excluded.holder, token = greatest(excluded.token, leases.token + 1),
                 expires_at = clock_timestamp() + :duration
             WHERE leases.expires_at <= clock_timestamp()
         RETURNING name, holder, token, expires_at
@@ -41,6 +43,9 @@ _CURRENT = text("""
     SELECT name, holder, token, expires_at FROM leases
     WHERE name = :name AND expires_at > clock_timestamp()
 """)
+_LIVE = text(
+    "SELECT name, holder, token, expires_at FROM leases WHERE expires_at > clock_timestamp() ORDER BY name"
+)
 
 
 class PostgresLeaseStore:
@@ -84,6 +89,14 @@ class PostgresLeaseStore:
         finally:
             await session.close()
         return None if row is None else _lease(row)
+
+    async def live(self) -> Sequence[Lease]:
+        """Every lease that is held now, by name."""
+        session = await Session.open(self._engine, self._limits)
+        try:
+            return [_lease(row) for row in await session.execute(_LIVE)]
+        finally:
+            await session.close()
 
     async def close(self) -> None:
         """Release every connection."""

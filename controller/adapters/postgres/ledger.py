@@ -251,13 +251,22 @@ def _decision(row: Row[Any]) -> tuple[Decision, Outcome | None]:
 
 # A plan is far larger than the state around it, and is stored already.
 _STATES = text("""
-    SELECT states.workload, states.body, plans.body AS plan, (SELECT at FROM ticks) AS ticked_at
-    FROM workload_states AS states LEFT JOIN capacity_plans AS plans ON plans.workload = states.workload
+    SELECT states.workload, states.body, plans.body AS plan,
+        CASE WHEN states.lease IS NULL THEN (SELECT at FROM ticks) ELSE lease_ticks.at END AS ticked_at
+    FROM workload_states AS states LEFT JOIN lease_ticks ON lease_ticks.lease = states.lease LEFT JOIN capacity_plans AS plans ON plans.workload = states.workload
         AND plans.revision = CAST(states.body -> 'plan' ->> 'revision' AS bigint)
         AND states.body -> 'plan' ->> 'digest' = ''
     WHERE CAST(:workloads AS text[]) IS NULL OR states.workload = ANY(CAST(:workloads AS text[]))
 """)
 _TICKED = text("INSERT INTO ticks (at) VALUES (:at) ON CONFLICT (singleton) DO UPDATE SET at = excluded.at")
+_LEASE_TICKED = text(
+    "INSERT INTO lease_ticks (lease, at) VALUES (:lease, :at) ON CONFLICT (lease) DO UPDATE SET at = excluded.at"
+)
+_TAKE_OVER = text("""
+    UPDATE workload_states SET lease = CAST(:lease AS text)
+    WHERE lease IS DISTINCT FROM CAST(:lease AS text)
+        AND (CAST(:workloads AS text[]) IS NULL OR workload = ANY(CAST(:workloads AS text[])))
+""")
 
 
 def _referring(state: WorkloadState) -> WorkloadState:
@@ -276,6 +285,7 @@ class PostgresStateStore:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self.lease: str | None = None  # of the shard that writes; None: of a single leader
 
     async def load(self, workloads: Collection[str] | None = None) -> Mapping[str, WorkloadState]:
         """Every stored state, or those of these workloads, as the newest tick left them."""
@@ -297,11 +307,22 @@ class PostgresStateStore:
         await insert_rows(
             self._session,
             tables.workload_states,
-            [{"workload": workload, "body": _referring(states[workload])} for workload in sorted(states)],
-            conflict="(workload) DO UPDATE SET body = excluded.body, written_at = clock_timestamp()",
+            [
+                {"workload": workload, "body": _referring(states[workload]), "lease": self.lease}
+                for workload in sorted(states)
+            ],
+            conflict="(workload) DO UPDATE SET body = excluded.body, lease = excluded.lease, "
+            "written_at = clock_timestamp()",
         )
-        if ticked_at is not None:
+        if ticked_at is not None and self.lease is None:
             await self._session.execute(_TICKED, {"at": ticked_at})
+        elif ticked_at is not None:
+            await self._session.execute(_LEASE_TICKED, {"lease": self.lease, "at": ticked_at})
+
+    async def take_over(self, workloads: Collection[str] | None = None) -> None:
+        """Let these states, or all, stand under the ticks of this leader from now on."""
+        names = None if workloads is None else list(workloads)
+        await self._session.execute(_TAKE_OVER, {"lease": self.lease, "workloads": names})
 
     async def keep_contracts(self, contracts: Sequence[tuple[str, Contract]]) -> None:
         """Keep how contracts stand; later words on the same occurrence replace earlier ones."""

@@ -31,6 +31,8 @@ from controller.adapters.postgres.resources import (
 from controller.adapters.postgres.traffic import PostgresTrafficStore
 from controller.ports import (
     LEADER_LEASE,
+    MEMBER_LEASES,
+    SHARD_LEASES,
     AccuracyStore,
     DecisionStore,
     EngineStore,
@@ -39,11 +41,11 @@ from controller.ports import (
     NotificationStore,
     RecordStore,
     Retention,
-    StaleFenceError,
     StateStore,
     TrafficStore,
     WarmupStore,
     WorkloadStore,
+    held_lease,
 )
 
 # Blocks a change of the token, which is part of a key, until this transaction ends; not a renewal. The transaction is
@@ -54,7 +56,8 @@ _FENCE = text("""
         SELECT set_config(name, :milliseconds, true) FROM pg_settings
         WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout')
     )
-    SELECT token, (SELECT count(*) FROM bounded) FROM leases WHERE name = :name FOR KEY SHARE
+    SELECT name, token, (SELECT count(*) FROM bounded) FROM leases
+    WHERE name = :leader OR (token = :token AND name LIKE :shards) FOR KEY SHARE
 """)
 
 
@@ -116,6 +119,7 @@ class PostgresStore:
             (_OLD_KEYS, now - retention.idempotency),
             (_OLD_AUDIT, now - retention.audit),
             (_OLD_NOTIFICATIONS, now - retention.notifications),
+            (_OLD_MEMBERS, now - retention.runs),
         ):
             dropped += await self._delete_in_batches(statement, before)
         return dropped
@@ -172,7 +176,7 @@ class PostgresUnitOfWork:
         self.forecasts = PostgresForecastStore(session)
         self.accuracy = PostgresAccuracyStore(session)
         self.decisions = self._ledger = PostgresDecisionStore(session, self._partitions)
-        self.states = PostgresStateStore(session)
+        self.states = self._states = PostgresStateStore(session)
         self.warmups = PostgresWarmupStore(session)
         self.records = PostgresRecordStore(session)
         self.engines = PostgresEngineStore(session)
@@ -191,12 +195,10 @@ class PostgresUnitOfWork:
 
     async def require_leader(self, token: int) -> None:
         """Raise StaleFenceError unless `token` is the newest; a new leader waits for this transaction."""
-        bounds = {"name": LEADER_LEASE, "milliseconds": str(max(1, round(self._fence_s * 1000)))}
-        newest = (await self._session.execute(_FENCE, bounds)).scalars().one_or_none()
-        if newest != token:
-            raise StaleFenceError(
-                f"fencing token {token} is not the newest ({newest}): another process leads; stop acting"
-            )
+        bounds = {"leader": LEADER_LEASE, "shards": f"{SHARD_LEASES}%", "token": token}
+        bounds["milliseconds"] = str(max(1, round(self._fence_s * 1000)))
+        tokens = {row.name: row.token for row in await self._session.execute(_FENCE, bounds)}
+        self._states.lease = held_lease(tokens, token)
         self._ledger.fence = token
 
 
@@ -216,6 +218,7 @@ _OLD_OVERRIDES = _old("overrides", "workload, id", "expires_at < :before")
 _OLD_CONTRACTS = _old("contracts", "workload, occurrence_id", "end_at < :before")
 _OLD_KEYS = _old("idempotency_keys", "key", "created_at < :before")
 _OLD_AUDIT = _old("audit_log", "id", "at < :before")
+_OLD_MEMBERS = _old("leases", "name", f"expires_at < :before AND name LIKE '{MEMBER_LEASES}%'")
 _OLD_NOTIFICATIONS = _old("notifications", "sink, id", "at < :before")
 # The newest plan and forecast of a workload stay, however old: they are what is in force.
 _OLD_PLANS = _old(

@@ -17,6 +17,7 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     MetaData,
+    Sequence,
     Table,
     Text,
     UniqueConstraint,
@@ -186,7 +187,10 @@ decisions = Table(
 
 outcomes = Table("outcomes", metadata, _key("decision_id"), _at(), _body(), Index(None, "at"))
 
-workload_states = Table("workload_states", metadata, _key("workload"), _body(), _written_at())
+# `lease`: whose ticks a state stands under; none, those of the lease of a single leader.
+workload_states = Table(
+    "workload_states", metadata, _key("workload"), _body(), _written_at(), Column("lease", Text)
+)
 
 contracts = Table(
     "contracts",
@@ -211,6 +215,7 @@ ticks = Table(
     _at(),
     CheckConstraint("singleton", name="singleton"),
 )
+lease_ticks = Table("lease_ticks", metadata, _key("lease"), _at())
 
 pause = Table(
     "pause",
@@ -245,6 +250,7 @@ capacity_profiles = Table(
     "capacity_profiles", metadata, _key("engine"), _key("gpu_type"), _at("measured_at"), _body()
 )
 
+lease_tokens = Sequence("lease_tokens", increment=1000, metadata=metadata)
 leases = Table(
     "leases",
     metadata,

@@ -384,6 +384,10 @@ class _States:
         self._sight.who.require_fleet("storing states")
         await self._inner.save(states, ticked_at)
 
+    async def take_over(self, workloads: Collection[str] | None = None) -> None:
+        self._sight.who.require_fleet("taking states over")
+        await self._inner.take_over(workloads)
+
     async def keep_contracts(self, contracts: Sequence[tuple[str, Contract]]) -> None:
         self._sight.who.require_fleet("storing contracts")
         await self._inner.keep_contracts(contracts)

@@ -130,3 +130,35 @@ async def test_nonsense_is_refused_by_name(
 ) -> None:
     with pytest.raises(ValueError, match=said):
         await leases.acquire(name, holder, duration)
+
+
+async def test_tokens_grow_over_all_leases_together(leases: LeaseStore) -> None:
+    tokens = [0]
+    for name in ("leader", "shard/4/0", "shard/4/1", "leader", "shard/2/0", "shard/4/0"):
+        lease = await leases.acquire(name, f"holder of {len(tokens)}", LONG)
+        assert lease is not None
+        tokens.append(lease.token)
+        await leases.release(lease)
+
+    assert sorted(set(tokens)) == tokens
+
+
+async def test_a_token_given_up_stays_below_the_next_of_any_lease(leases: LeaseStore) -> None:
+    first = await take(leases, "a")
+    await leases.release(first)
+    other = await leases.acquire("shard/4/0", "a", LONG)
+
+    assert other is not None
+    assert other.token > first.token + 1
+
+
+async def test_live_leases_are_those_that_are_held_now(leases: LeaseStore) -> None:
+    await take(leases, "a", SHORT)
+    member = await leases.acquire("member/4/a", "a", LONG)
+    shard = await leases.acquire("shard/4/0", "a", LONG)
+    await until_expired(leases)
+    assert [member, shard] == list(await leases.live())
+
+    assert member is not None
+    await leases.release(member)
+    assert [shard] == list(await leases.live())

@@ -893,3 +893,53 @@ async def test_minutes_written_after_their_age_are_stored_and_dropped_again(stor
 
         async with store.unit_of_work() as unit:
             assert await unit.traffic.span("w") is None
+
+
+async def test_the_token_of_a_shard_holds_while_the_agreement_does(store: Store, leases: LeaseStore) -> None:
+    agreed = await leases.acquire(LEADER_LEASE, "shards:4", LEASE)
+    one = await leases.acquire("shard/4/0", "a", LEASE)
+    two = await leases.acquire("shard/4/1", "b", LEASE)
+    assert agreed is not None
+    assert one is not None
+    assert two is not None
+    for lease in (one, two):
+        async with store.unit_of_work() as unit:
+            await unit.require_leader(lease.token)
+
+    await leases.release(two)
+    async with store.unit_of_work() as unit:
+        with pytest.raises(StaleFenceError):
+            await unit.require_leader(two.token)
+    await leases.release(agreed)
+    assert await leases.acquire(LEADER_LEASE, "b single leader", LEASE) is not None
+    async with store.unit_of_work() as unit:
+        with pytest.raises(StaleFenceError):
+            await unit.require_leader(one.token)
+
+
+async def test_a_state_stands_under_the_ticks_of_the_leader_that_took_it_over(
+    store: Store, leases: LeaseStore
+) -> None:
+    standing = WorkloadState(last_at=MIDNIGHT, needs=(PastNeed(MIDNIGHT, 2),))
+    single = await leases.acquire(LEADER_LEASE, "single", LEASE)
+    assert single is not None
+    async with store.unit_of_work() as unit:
+        await unit.require_leader(single.token)
+        await unit.states.save({"moved": standing, "left": standing, "own": standing}, MIDNIGHT)
+        await unit.commit()
+    await leases.release(single)
+    await leases.acquire(LEADER_LEASE, "shards:2", LEASE)
+    shard = await leases.acquire("shard/2/0", "a", LEASE)
+    assert shard is not None
+    async with store.unit_of_work() as unit:
+        await unit.require_leader(shard.token)
+        await unit.states.take_over(["moved"])
+        await unit.states.save({"own": standing}, MIDNIGHT + MINUTE)
+        await unit.commit()
+
+    async with store.unit_of_work() as unit:
+        found = await unit.states.load()
+        assert found.keys() - (await unit.states.load(["own", "moved"])).keys() == {"left"}
+    assert {"moved": MIDNIGHT + MINUTE, "left": MIDNIGHT, "own": MIDNIGHT + MINUTE} == {
+        name: state.last_at for name, state in found.items()
+    }

@@ -1,0 +1,197 @@
+"""Split the workloads over controllers: each shard has a lease, and a single leader's world behind it.
+
+Promises: a shard's lease counts only while everybody agrees on the number of shards; shares are even within one; of
+what is over its share a controller gives one shard up per third of a lease, between two turns. Refuses to lead
+anything while controllers with another number run. docs/decisions/0012-leased-shards.md has the rules. Called by the
+composition root.
+"""
+
+import logging
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from hashlib import blake2b
+from typing import Final
+
+from controller.core.types import QuotaPool, Workload
+from controller.loop.known import KnownWorkloads
+from controller.loop.leader import RENEWALS_PER_LEASE, Leadership, stop_if_cancelled
+from controller.ports import (
+    LEADER_LEASE,
+    MEMBER_LEASES,
+    SHARD_LEASES,
+    Clock,
+    LeaseStore,
+    PortError,
+    UnitOfWork,
+)
+
+log = logging.getLogger(__name__)
+
+_AGREEMENT: Final = re.compile(r"shards:(\d+)")
+
+
+def shard_of(workload: Workload, pools: Sequence[QuotaPool], count: int) -> int:
+    """The shard of a workload; whatever is arbitrated together has one."""
+    pool = next((p for p in pools if p.name == workload.quota_pool), None)
+    if pool is not None and pool.cohort is not None:
+        key = f"cohort/{pool.cohort}"
+    elif workload.quota_pool is not None:
+        key = f"pool/{workload.quota_pool}"
+    else:
+        key = f"workload/{workload.name}"
+    return int.from_bytes(blake2b(key.encode(), digest_size=8).digest()) % count
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a controller does next: free shards it takes, and one that it gives up."""
+
+    take: tuple[int, ...] = ()
+    give_up: int | None = None
+
+
+def next_step(me: str, members: Collection[str], holders: Mapping[int, str], count: int) -> Step:
+    """What ``me`` does so that ``count`` shards end up spread evenly over the members. ``holders``: by shard.
+
+    Of 4 shards and 3 members, one holds 2 and two hold 1: whoever holds most keeps what the division leaves over.
+    """
+    held = Counter(holders.values())
+    ranked = sorted({*members, me}, key=lambda member: (-held[member], member))
+    share, over = divmod(count, len(ranked))
+    share += ranked.index(me) < over
+    mine = [shard for shard in range(count) if holders.get(shard) == me]
+    if len(mine) > share:
+        return Step(give_up=mine[-1])
+    free = [shard for shard in range(count) if shard not in holders]
+    # From a place of its own on, so that two that look at once want different ones.
+    turn = int.from_bytes(blake2b(me.encode(), digest_size=8).digest()) % count
+    return Step(take=tuple(sorted(free, key=lambda shard: (shard - turn) % count)[: share - len(mine)]))
+
+
+class Share:
+    """The workloads of one shard, out of those that this process knows."""
+
+    def __init__(self, known: KnownWorkloads, mine: Callable[[Workload], bool]) -> None:
+        self._known, self._mine = known, mine
+        self._all: tuple[Workload, ...] = ()
+        self._workloads: tuple[Workload, ...] = ()
+
+    async def read(self, uow: UnitOfWork) -> tuple[Workload, ...]:
+        """As `KnownWorkloads.read`."""
+        found = await self._known.read(uow)
+        if found is not self._all:
+            self._all, self._workloads = found, tuple(filter(self._mine, found))
+        return self._workloads
+
+    @property
+    def names(self) -> Collection[str]:
+        """As `Registered.names`."""
+        return [workload.name for workload in self._workloads]
+
+    @property
+    def others(self) -> tuple[Workload, ...]:
+        """As `Registered.others`."""
+        return tuple(workload for workload in self._all if not self._mine(workload))
+
+
+class Shards:
+    """This controller's part in the shards of an installation."""
+
+    def __init__(
+        self, leases: LeaseStore, clock: Clock, *, count: int, holder: str, duration: timedelta
+    ) -> None:
+        self._leases, self._clock, self._count, self._holder = leases, clock, count, holder
+        self._duration = duration
+        self._wanted: Collection[int] = ()
+        self._agreement = Leadership(
+            leases, clock, name=LEADER_LEASE, holder=f"shards:{count}", duration=duration
+        )
+        self._member = Leadership(
+            leases, clock, name=f"{MEMBER_LEASES}{count}/{holder}", holder=holder, duration=duration
+        )
+        self.leaderships = tuple(
+            Leadership(
+                leases,
+                clock,
+                name=f"{SHARD_LEASES}{count}/{shard}",
+                holder=holder,
+                duration=duration,
+                wanted=lambda shard=shard: shard in self._wanted,  # type: ignore[misc] # the loop's own shard
+                agreed=lambda: self._agreement.token is not None,
+            )
+            for shard in range(count)
+        )
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        """The shards that this controller leads."""
+        return tuple(shard for shard, one in enumerate(self.leaderships) if one.token is not None)
+
+    @property
+    def problem(self) -> str:
+        """Why this controller leads nothing and waits; empty: it does not wait for others to end."""
+        return disagreement(self._agreement.other, self._count)
+
+    async def run(self) -> None:
+        """Take part until cancelled. The shards' leaderships renew themselves, and are given up by whoever runs them."""
+        try:
+            while True:
+                await self.turn()
+                stop_if_cancelled()
+                await self._clock.sleep(self._duration.total_seconds() / RENEWALS_PER_LEASE)
+        finally:
+            await self.leave()
+
+    async def leave(self) -> None:
+        """Say that we are gone. The agreement is everybody's: it ends when nobody renews it any more."""
+        await self._member.release()
+
+    async def turn(self) -> None:
+        """Agree, say that we are here, and go one step towards an even spread."""
+        before = self.problem
+        if await self._agreement.renew() is None:
+            self._wanted = ()
+            if self.problem:
+                for leadership in self.leaderships:
+                    leadership.lost()
+                if self.problem != before:
+                    log.warning("%s", self.problem)
+            return
+        await self._member.renew()
+        try:
+            step = await self._next()
+        except PortError as error:
+            log.warning("how the shards are spread is not known: %s", error)
+            return
+        self._wanted = step.take
+        for shard in step.take:
+            await self.leaderships[shard].renew()
+        if step.give_up is not None:
+            log.info("%s gives shard %d up: it holds more than its share", self._holder, step.give_up)
+            await self.leaderships[step.give_up].hand_over()
+
+    async def _next(self) -> Step:
+        members, holders = set[str](), dict[int, str]()
+        for lease in await self._leases.live():
+            kind, _, rest = lease.name.partition("/")
+            count, _, what = rest.partition("/")
+            if f"{kind}/" == MEMBER_LEASES and count == str(self._count):
+                members.add(lease.holder)
+            elif f"{kind}/" == SHARD_LEASES and count == str(self._count):
+                holders[int(what)] = lease.holder
+        return next_step(self._holder, members, holders, self._count)
+
+
+def disagreement(other: str, count: int) -> str:
+    """What a controller with ``count`` shards waits for, given who holds the common lease instead; empty: nothing."""
+    found = _AGREEMENT.fullmatch(other)
+    theirs = int(found[1]) if found else 1
+    if not other or theirs == count:
+        return ""
+    return (
+        f"waits: controllers with FORECREST_SHARDS={theirs} still run, and this one has {count}; "
+        "it leads once they have ended"
+    )
