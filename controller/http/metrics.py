@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from importlib.metadata import version
 from typing import Final
+from weakref import WeakKeyDictionary
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -91,7 +92,12 @@ METRICS: Final = _table(
     ("loop_failures_total", "counter", "task", "Turns that failed."),
     ("loop_pending_samples", "gauge", "", "Minutes of traffic that wait for the database."),
     ("database_up", "gauge", "", "1 while the database answers this process, else 0."),
-    ("http_connections_refused_total", "counter", "", "Connections to this port beyond its limit, answered 503."),
+    (
+        "http_connections_refused_total",
+        "counter",
+        "",
+        "Connections to this port beyond its limit, answered 503.",
+    ),
     ("orders_total", "counter", "result", "Orders of replica counts that the actuator accepted or refused."),
     ("quota_pool_nominal_gpus", "gauge", "pool", "GPUs the pool owns."),
     ("quota_pool_desired_gpus", "gauge", "pool", "GPUs that the desired replicas of its workloads take."),
@@ -201,6 +207,18 @@ METRICS: Final = _table(
     ("notifications_dead", "gauge", "sink", "Notifications given up in the last 30 days."),
     ("notifications_oldest_timestamp_seconds", "gauge", "sink", "When the oldest pending one happened."),
 )
+
+
+# A port that finds its address taken is opened on another one: the registry knows the counter by then.
+_REFUSED: WeakKeyDictionary[CollectorRegistry, Counter] = WeakKeyDictionary()
+
+
+def refused_connections(registry: CollectorRegistry) -> Counter:
+    """Return what counts connections that were turned away; one of each registry."""
+    if registry not in _REFUSED:
+        described = METRICS["forecrest_http_connections_refused_total"]
+        _REFUSED[registry] = Counter(described.name, described.help, registry=registry)
+    return _REFUSED[registry]
 
 
 class ApiMetrics:

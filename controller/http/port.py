@@ -24,6 +24,7 @@ from controller.api.auth.roles import Access, namespaces_of
 from controller.api.auth.security import Security
 from controller.api.server import BindError, check_bind
 from controller.http.health import Health
+from controller.http.metrics import refused_connections
 from controller.listener import Listener, listen
 
 log = logging.getLogger(__name__)
@@ -51,7 +52,8 @@ async def open_port(bind: str, security: Security, registry: CollectorRegistry, 
     app.router.add_get("/readyz", _answering(health.readiness, health.degraded))
     context = None if security.tls is None else security.tls.http_context()
     try:
-        return await listen(app, host, int(bind.rpartition(":")[2]), context)
+        port = int(bind.rpartition(":")[2])
+        return await listen(app, host, port, context, turned_away=refused_connections(registry).inc)
     except OSError as error:
         raise BindError(
             f"http_bind: {bind} is not free; choose another with FORECREST_HTTP_BIND, or off"

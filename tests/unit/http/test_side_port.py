@@ -44,7 +44,14 @@ from controller.core.types import (
     WorkloadState,
 )
 from controller.http.health import STALLED_AFTER_S, Health
-from controller.http.metrics import METRICS, ApiMetrics, State, StateCollector, new_registry
+from controller.http.metrics import (
+    METRICS,
+    ApiMetrics,
+    State,
+    StateCollector,
+    new_registry,
+    refused_connections,
+)
 from controller.http.port import follow, open_port
 from controller.listener import Listener
 from controller.notify.types import Backlog
@@ -133,6 +140,7 @@ def exposed(state: State, workloads_max: int = 10) -> dict[tuple[str, tuple[tupl
     registry = new_registry()
     registry.register(StateCollector(lambda: state, workloads_max))
     ApiMetrics(registry).observe("/forecrest.v1.EventService/GetEvent", "OK", 0.2)
+    refused_connections(registry).inc()
     return samples(generate_latest(registry).decode())
 
 
