@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 
 from controller.core.types import Recommendation, RecommendationKind, Source
 
+_VETO, _ABSTAIN = RecommendationKind.VETO, RecommendationKind.ABSTAIN
+_AT_LEAST, _AT_MOST = RecommendationKind.AT_LEAST, RecommendationKind.AT_MOST
 _RANK = {source: rank for rank, source in enumerate(Source)}
 
 
@@ -40,28 +42,29 @@ def arbitrate(recommendations: Sequence[Recommendation], current: int) -> Arbitr
     floors: list[tuple[int, Recommendation]] = []
     ceilings: list[tuple[int, Recommendation]] = []
     for r in recommendations:
-        if r.kind is RecommendationKind.VETO:
+        kind, count = r.kind, r.replicas
+        if kind is _VETO:
             vetoes.append(r)
-        elif r.replicas is None or r.kind is RecommendationKind.ABSTAIN:
+        elif count is None or kind is _ABSTAIN:
             continue
-        elif r.kind is RecommendationKind.AT_LEAST:
-            floors.append((r.replicas, r))
-        elif r.kind is RecommendationKind.AT_MOST:
-            ceilings.append((r.replicas, r))
+        elif kind is _AT_LEAST:
+            floors.append((count, r))
+        elif kind is _AT_MOST:
+            ceilings.append((count, r))
         else:
-            sets.append((r.replicas, r))
+            sets.append((count, r))
     if vetoes:
         veto = _strongest(vetoes)
         return Arbitration(current, veto, vetoed=True, floor=0, ceiling=None, limited_from=None)
     target, binding = current, None
     if sets:
         # Two equally strong SETs: the larger count, because being short costs more than being wide.
-        top, target = max((r.priority, count) for count, r in sets)
+        top, target = max([(r.priority, count) for count, r in sets])
         binding = _strongest([r for count, r in sets if count == target and r.priority == top])
-    floor = max((count for count, _ in floors), default=0)
+    floor = max([count for count, _ in floors], default=0)
     if floor > target or (floor == target and floors and binding is None):
         target, binding = floor, _strongest([r for count, r in floors if count == floor])
-    ceiling = min((count for count, _ in ceilings), default=None)
+    ceiling = min([count for count, _ in ceilings], default=None)
     if ceiling is None:
         return Arbitration(target, binding, vetoed=False, floor=floor, ceiling=None, limited_from=None)
     merged = Arbitration(
