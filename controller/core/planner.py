@@ -110,6 +110,7 @@ def plan_digest(
     return _digest(
         workload.name,
         workload.generation,
+        workload.profile,  # what was measured since counts without a new generation
         band.id if band else None,
         tuple(sorted((e.id, e.revision) for e in events)),
         round(lead.total_p95_s),

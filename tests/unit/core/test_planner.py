@@ -33,7 +33,18 @@ from controller.core.types import (
     Policy,
     Trust,
 )
-from tests.unit.core.worlds import LEAD, LEVELS, MIDNIGHT, START, band, event, minutes, seconds, workload
+from tests.unit.core.worlds import (
+    LEAD,
+    LEVELS,
+    MIDNIGHT,
+    SIMPLE,
+    START,
+    band,
+    event,
+    minutes,
+    seconds,
+    workload,
+)
 
 HOURS = timedelta(hours=1)
 PEAK = band(START, [90.0] * 12 + [950.0] * 12 + [90.0] * 12)  # five-minute steps, busy from midnight to one
@@ -332,6 +343,17 @@ def test_the_same_inputs_have_the_same_digest_whatever_the_clock_and_the_order()
         pytest.param(plan(event(), lead=LeadTime(90.0)), id="another lead time"),
         pytest.param(plan(event(), forecast=PEAK), id="a forecast"),
         pytest.param(plan(event(), ceiling=4), id="a ceiling"),
+        pytest.param(
+            build_plan(
+                workload(profiles=(replace(SIMPLE, qps_max=50.0),)),
+                now=START,
+                band=None,
+                trust=Trust.TRUSTED,
+                events=(event(),),
+                lead=LEAD,
+            ),
+            id="another measured capacity",
+        ),
     ],
 )
 def test_whatever_a_plan_is_made_from_changes_its_digest(other: CapacityPlan) -> None:

@@ -609,6 +609,18 @@ def test_an_event_that_the_minimum_covers_does_not_fizzle() -> None:
     assert not any(isinstance(e, RaiseAlarm) for e in effects)
 
 
+def test_an_event_is_sized_anew_when_its_engine_was_measured() -> None:
+    fleet, pool = alone(warm=1)
+    pool.events = (event(),)
+    fleet.run(MIDNIGHT - minutes(10), toy=50.0)
+    slower = replace(SIMPLE, qps_max=SIMPLE.qps_max / 2)
+    pool.workload = replace(pool.workload, profiles=(slower,))  # the registry's word: no edit, no generation
+    pool.members = {name: (at, slower) for name, (at, _) in pool.members.items()}
+    fleet.run(MIDNIGHT, toy=25.0)
+
+    assert fleet.warm() == 20  # at 100 QPS each, 10 would have done
+
+
 def test_an_event_is_ordered_on_the_tick_of_its_order_time() -> None:
     fleet, pool = alone(warm=1)
     pool.events = (event(),)
