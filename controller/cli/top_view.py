@@ -36,7 +36,7 @@ COLUMNS: tuple[tuple[str, int, Justify], ...] = (
     ("event", 14, "left"),
     ("age", 5, "right"),
 )
-LEGEND = "cond: A cannot scale, S no demand known, L limited, ! alarms; ~ not counted lately"
+LEGEND = "cond: A cannot scale, S no demand known, L limited, ! alarms; ~ old count"
 
 
 class Sort(StrEnum):
