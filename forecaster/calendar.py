@@ -7,11 +7,11 @@ Called by: operators' calendars and benchmarks. Time zones matter: a holiday beg
 """
 
 from datetime import UTC, datetime, time, timedelta
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import holidays
 
-from forecaster.types import Event, ForecastInputError
+from forecaster.daylight import zone_named
+from forecaster.types import HOLIDAY, Event, ForecastInputError
 
 YEAR_COUNT_MAX = 30
 
@@ -23,7 +23,7 @@ def holiday_events(
     *,
     zone: str,
     subdivision: str | None = None,
-    category: str = "holiday",
+    category: str = HOLIDAY,
 ) -> tuple[Event, ...]:
     """Return the public holidays that touch `[first, last]`, oldest first.
 
@@ -38,10 +38,7 @@ def holiday_events(
     Raises:
         ForecastInputError: An argument cannot be used.
     """
-    try:
-        local = ZoneInfo(zone)
-    except (ZoneInfoNotFoundError, ValueError) as error:
-        raise ForecastInputError("zone", f"{zone!r} is no IANA zone, such as Europe/Berlin.") from error
+    local = zone_named(zone, "zone")
     for name, moment in (("first", first), ("last", last)):
         if moment.tzinfo is None:
             raise ForecastInputError(name, "is naive; give it a time zone, such as UTC.")

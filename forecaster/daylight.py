@@ -1,10 +1,11 @@
-"""Daylight saving: people keep local time, histories are in UTC.
+"""Local clocks: people keep local time, histories are in UTC.
 
 Promises: where demand is seen to follow a change of the clock, history before it (and events) are moved to the
 clock of the origin, and changes within the horizon are followed too; otherwise nothing is changed. A change
-is followed half a day after it, and from then on in advance.
-Refuses: nothing; steps beyond an hour, or that do not divide one, are left alone.
-Called by: `forecaster.service`.
+is followed half a day after it, and from then on in advance. A zone that is told is followed at once, and its
+dates decide what a weekend is.
+Refuses: names that are no zone; steps beyond an hour, or that do not divide one, are not moved.
+Called by: `forecaster.service` and `forecaster.calendar`.
 """
 
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 
 from forecaster.series import Grid, trimmed
-from forecaster.types import Event, Floats
+from forecaster.types import Event, Floats, ForecastInputError
 
 # One zone for each rule of when clocks change; within a rule, zones differ by hours of one night.
 ZONES = ("Europe/Berlin", "America/New_York", "Australia/Sydney")
@@ -32,15 +33,19 @@ SURE = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Unix times at which the local clock of a workload's users jumped, and by how many seconds."""
+    """Unix times at which the local clock of a workload's users jumped, and by how many seconds.
+
+    `offset_s` says how far that clock is ahead of UTC at the origin, where the zone was told; else it is 0.
+    """
 
     changes: tuple[tuple[int, int], ...]
     origin_s: int
+    offset_s: int = 0
 
     def moves(self, seconds: np.ndarray) -> np.ndarray:
         """Return by how many seconds times move onto the clock of the origin."""
-        at = np.array([moment for moment, _ in self.changes])
-        total = np.concatenate(([0], np.cumsum([jump for _, jump in self.changes])))
+        at = np.array([moment for moment, _ in self.changes], dtype=np.int64)
+        total = np.append(0, np.cumsum(np.array([jump for _, jump in self.changes], dtype=np.int64)))
         now = total[np.searchsorted(at, self.origin_s, side="right")]
         return np.asarray(total[np.searchsorted(at, seconds, side="right")] - now)
 
@@ -53,12 +58,12 @@ class Clock:
         values = np.full(n, np.nan)
         # An hour that happened twice keeps its second run, which is assigned last.
         values[to[inside]] = grid.values[inside]
-        return trimmed(replace(grid, values=values))
+        return trimmed(replace(grid, values=values, start_s=grid.start_s + self.offset_s))
 
     def move_event(self, event: Event) -> Event:
         """Return the event at the time that the clock of the origin would have shown."""
         start, end = (
-            moment + timedelta(seconds=int(self.moves(np.array([moment.timestamp()]))[0]))
+            moment + timedelta(seconds=self.offset_s + int(self.moves(np.array([moment.timestamp()]))[0]))
             for moment in (event.start, event.end)
         )
         return replace(event, start=start, end=end) if start < end else event
@@ -70,16 +75,34 @@ class Clock:
         return np.asarray(np.maximum(ahead + self.moves(seconds) // grid.step_s, 0))
 
 
+def zone_named(name: object, field: str) -> ZoneInfo:
+    """Return the IANA zone of that name.
+
+    Raises:
+        ForecastInputError: There is none; `field` names the argument.
+    """
+    if isinstance(name, str):
+        try:
+            return ZoneInfo(name)
+        except (KeyError, ValueError, OSError):
+            pass  # what a name that is none raises: not found, no key, a folder of zones
+    raise ForecastInputError(field, f"{name!r} is no IANA zone, such as Europe/Berlin.")
+
+
+def told(zone: ZoneInfo, grid: Grid, horizon: int) -> Clock:
+    """Return the clock of a known zone."""
+    # A jump of half an hour cannot be followed on hourly steps.
+    changes = tuple(c for c in _changes_within(zone.key, grid, horizon) if c[1] % grid.step_s == 0)
+    return Clock(changes, grid.origin_s, _offset_s(zone, grid.origin_s))
+
+
 def follow(grid: Grid, horizon: int) -> Clock | None:
     """Return the clock that this demand follows; None when no change in it shows one."""
     if HOUR_S % grid.step_s:
         return None
-    first, last = (
-        datetime.fromtimestamp(s, tz=UTC).year for s in (grid.start_s, grid.origin_s + horizon * grid.step_s)
-    )
     best: tuple[float, Clock] | None = None
     for zone in ZONES:
-        changes = tuple(c for year in range(first, last + 1) for c in _changes(zone, year))
+        changes = _changes_within(zone, grid, horizon)
         gain = _gain(grid, changes)
         if gain is not None and gain < (GAIN if best is None else best[0]):
             best = gain, Clock(changes, grid.origin_s)
@@ -121,20 +144,29 @@ def _misses(grid: Grid, at: np.ndarray, jump: int) -> Floats:
     return np.abs(actual - usual * (float(actual[both].sum()) / total if total > 0.0 else 1.0))
 
 
+def _changes_within(zone: str, grid: Grid, horizon: int) -> tuple[tuple[int, int], ...]:
+    """Return the changes of a zone in the years that history and horizon touch."""
+    ends = grid.start_s, grid.origin_s + horizon * grid.step_s
+    first, last = (datetime.fromtimestamp(s, tz=UTC).year for s in ends)
+    return tuple(c for year in range(first, last + 1) for c in _changes(zone, year))
+
+
+def _offset_s(zone: ZoneInfo, second: int) -> int:
+    shift = datetime.fromtimestamp(second, tz=zone).utcoffset()
+    return int(shift.total_seconds()) if shift is not None else 0
+
+
 @lru_cache(maxsize=256)
 def _changes(zone: str, year: int) -> tuple[tuple[int, int], ...]:
     """Return the moments of a year at which the clocks of a zone change, and by how many seconds."""
     local = ZoneInfo(zone)
 
-    def offset(second: int) -> int:
-        shift = datetime.fromtimestamp(second, tz=local).utcoffset()
-        return int(shift.total_seconds()) if shift is not None else 0
-
     first, end = (int(datetime(y, 1, 1, tzinfo=UTC).timestamp()) for y in (year, year + 1))
     found = []
     for day in range(first, end, 24 * HOUR_S):
-        if offset(day) == offset(day + 24 * HOUR_S):
+        before = _offset_s(local, day)
+        if before == _offset_s(local, day + 24 * HOUR_S):
             continue
-        moment = next(s for s in range(day, day + 25 * HOUR_S, HOUR_S) if offset(s) != offset(day))
-        found.append((moment, offset(moment) - offset(day)))
+        moment = next(s for s in range(day, day + 25 * HOUR_S, HOUR_S) if _offset_s(local, s) != before)
+        found.append((moment, _offset_s(local, moment) - before))
     return tuple(found)

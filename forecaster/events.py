@@ -14,14 +14,17 @@ import numpy as np
 
 from forecaster.models.seasonal import decayed, lagged, seasons
 from forecaster.models.stack import anchor_before, season_ahead
-from forecaster.series import Grid
+from forecaster.series import DAY_S, Grid
+from forecaster.sundays import as_sunday, towards_sunday
 from forecaster.transform import Transform
-from forecaster.types import Bools, Event, Floats
+from forecaster.types import HOLIDAY, Bools, Event, Floats
 
 OCCURRENCE_COUNT_MAX = 400
 BEFORE_S = 2 * 3600
 AFTER_S = 3 * 3600
 BIN_COUNT = 24
+# From this length on a window means a day, 23 to 25 hours long.
+DAYLONG_S = 20 * 3600
 # Pseudo-occurrences: how many past ones outweigh the planner's word, and how many outweigh "no effect".
 PRIOR_COUNT = 2.0
 NULL_COUNT = 0.1
@@ -226,10 +229,15 @@ def learn(
         at = np.flatnonzero(labels.occurrence >= 0)
         owner, bin_ = labels.occurrence[at], labels.bin[at]
         mine = curve[owner, bin_] - (1.0 - tie) * (base[at] - np.median(base)) * known[owner]
+        core = (bin_ >= labels.before) & (bin_ < labels.before + labels.during)
+        if category == HOLIDAY:
+            mine[core] = _holiday(
+                mine[core], at[core], owner[core], items, known, rest + base[:n], base, grid
+            )
+            silent = 0
         shift[at] += mine
         spread[at] = np.hypot(spread[at], np.abs(scatter[owner]) * np.minimum(np.abs(mine), 1.0))
         touched[at] = True
-        core = (bin_ >= labels.before) & (bin_ < labels.before + labels.during)
         inside[at[core]] = True
         over = np.array([o.last <= n for o in items])
         alone[at[core & (over & ~known)[owner]]] = True
@@ -242,6 +250,28 @@ def learn(
             )
     past_count = sum(o.last <= n for items in found.values() for o in items)
     return Effects(shift, touched, inside, spread, alone, past_count, tuple(reasons))
+
+
+def _holiday(
+    learnt: Floats,
+    at: np.ndarray,
+    owner: np.ndarray,
+    items: Sequence[Occurrence],
+    known: Bools,
+    z: Floats,
+    base: Floats,
+    grid: Grid,
+) -> Floats:
+    """Return the effect of holidays at their steps `at`; what a planner said of one is left as it is."""
+    n = len(z)
+    past = at[at < n]
+    calm = z.copy()
+    calm[past] = np.nan
+    actual = np.full(len(at), np.nan)
+    actual[at < n] = z[past] - base[past]
+    sunday = as_sunday(calm, base, at, np.array([o.first for o in items])[owner], grid)
+    stated = np.array([o.multiplier is not None or o.peak is not None for o in items])[owner]
+    return np.where(stated, learnt, towards_sunday(learnt, sunday, actual, owner, known))
 
 
 def _category(
@@ -332,12 +362,14 @@ def _kernel(items: Sequence[Occurrence], grid: Grid) -> Floats:
     def alike(gap: Floats, width: float, floor: float) -> Floats:
         return floor + (1.0 - floor) * np.exp(-0.5 * (gap / width) ** 2)
 
-    days = start_s / 86_400.0
+    days = start_s / DAY_S
     clock = alike(apart(start_s / 3600.0, 24.0), *K_CLOCK)
     count = alike(apart(np.log([o.count for o in items]), np.inf), *K_COUNT)
     length = alike(apart(np.log([o.last - o.first for o in items]), np.inf), *K_LENGTH)
     # 1970-01-01 was a Thursday, so Saturday and Sunday are days 2 and 3 of this week.
-    weekend = np.isin(np.floor(days) % 7, (2, 3)).astype(np.float64)
+    # A window of a day begins at local midnight: its date is that of the nearest midnight in UTC.
+    local = np.array([(o.last - o.first) * grid.step_s >= DAYLONG_S for o in items])
+    weekend = np.isin(np.floor(days + 0.5 * local) % 7, (2, 3)).astype(np.float64)
     same = np.where(weekend[:, None] == weekend[None, :], 1.0, K_WEEKEND)
     order = np.arange(len(items), dtype=np.float64)
     recent = 0.5 ** (apart(order, np.inf) / HALF_LIFE_OCCURRENCES)

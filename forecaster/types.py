@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from math import isfinite
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -17,6 +18,9 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+
+# Events of this category are days off: until past ones show what they do, they are taken for Sundays.
+HOLIDAY: Final = "holiday"
 
 
 class ForecastInputError(ValueError):
