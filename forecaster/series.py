@@ -1,7 +1,7 @@
 """From a pandas Series to a regular grid that models can trust.
 
 Promises: a grid with one value per step, NaN where nothing was observed; outages that were recorded as
-zero are turned into gaps; nothing else is changed. The same history gives the same grid.
+zero and readings beyond belief are turned into gaps; nothing else is changed. The same history gives the same grid.
 Refuses: everything `ForecastInputError` names - naive or unsorted time, duplicate rows, infinite or
 negative demand, a step that is irregular or does not divide a day.
 Called by: `forecaster.service` and `forecaster.backtest`.
@@ -26,6 +26,10 @@ FINE_POINT_COUNT_MAX = 250_000
 # A span beyond this holds no season that the models use (they look back one year).
 SPAN_DAYS_MAX = 800
 ROW_COUNT_MAX = 5_000_000
+# Flash crowds reach a hundred times usual demand; a counter's total read as a rate, a million times.
+ABSURD_FACTOR = 1000.0
+ABSURD_RUN_MAX = 2
+ABSURD_COUNT_MIN = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,7 @@ class Grid:
         step_s: Seconds per bucket; divides a day.
         observed_count: Entries that are numbers.
         outage_count: Zeros that were taken for outages and are NaN now.
+        absurd_count: Readings beyond belief (a counter that was reset) that are NaN now.
     """
 
     values: Floats
@@ -45,6 +50,7 @@ class Grid:
     step_s: int
     observed_count: int
     outage_count: int
+    absurd_count: int = 0
 
     @property
     def day(self) -> int:
@@ -94,10 +100,13 @@ def to_grid(history: pd.Series, *, step: timedelta | None = None, now: datetime 
     grid[offsets[inside] + count - 1] = values[inside]
     if not bool(np.isfinite(grid).any()):
         raise ForecastInputError("history", "holds no number within the span used; record demand first.")
+    absurd = _absurd(grid)
+    grid[absurd] = np.nan
     outage = _outages(grid, day)
     grid[outage] = np.nan
     start_s = int(seconds[-1]) - (count - 1) * step_s
-    return trimmed(Grid(grid, start_s, step_s, int(np.isfinite(grid).sum()), int(outage.sum())))
+    counts = (int(marked.sum()) for marked in (np.isfinite(grid), outage, absurd))
+    return trimmed(Grid(grid, start_s, step_s, *counts))
 
 
 def trimmed(grid: Grid) -> Grid:
@@ -169,6 +178,23 @@ def _step_s(seconds: np.ndarray, step: timedelta | None) -> int:
     if bool((gaps % step_s).any()):
         raise ForecastInputError("history.index", f"rows do not lie on a grid of {step_s} s; resample.")
     return step_s
+
+
+def _absurd(grid: Floats) -> np.ndarray:
+    """Mark one or two readings in a row a thousand times above what demand ever was: a counter was reset.
+
+    A third reading of the kind makes all of them demand, so that a real jump waits for two buckets.
+    """
+    mark = np.zeros(len(grid), dtype=bool)
+    positive = grid[grid > 0.0]
+    if len(positive) < ABSURD_COUNT_MIN:
+        return mark
+    with np.errstate(invalid="ignore"):
+        beyond = grid > ABSURD_FACTOR * float(np.quantile(positive, 0.99))
+    edges = np.diff(np.concatenate(([0], beyond.astype(np.int8), [0])))
+    for first, end in zip(np.flatnonzero(edges == 1), np.flatnonzero(edges == -1), strict=True):
+        mark[first:end] = end - first <= ABSURD_RUN_MAX
+    return mark
 
 
 def _outages(grid: Floats, day: int) -> np.ndarray:

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from forecaster.daylight import follow
+from forecaster.daylight import Clock, follow, told, zone_named
 from forecaster.ensemble import Prediction, predict
 from forecaster.series import Grid, to_grid
 from forecaster.types import Components, Event, Floats, Forecast, ForecastInputError, ForecastState
@@ -36,6 +36,7 @@ def forecast(
     *,
     step: timedelta | None = None,
     now: datetime | None = None,
+    time_zone: str | None = None,
 ) -> Forecast:
     """Forecast demand for the `horizon_steps` buckets after the last row of `history`.
 
@@ -46,14 +47,18 @@ def forecast(
         events: Known windows in history (learnt from, kept out of the season) and in the horizon.
         step: Width of a bucket; only needed when the rows do not show it.
         now: When given, a last bucket that has not ended by `now` is dropped as partial.
+        time_zone: IANA zone whose clock the users of this demand keep; when None, changes of the clock are
+            followed where demand shows them.
 
     Raises:
         ForecastInputError: The input cannot be used; `field` names it.
     """
     levels = _checked(horizon_steps, quantile_levels, events)
+    zone = None if time_zone is None else zone_named(time_zone, "time_zone")
     grid = to_grid(history, step=step, now=now)
     state, reasons = _judge(grid)
-    result = _predict(grid, horizon_steps, np.asarray(levels), tuple(events))
+    clock = follow(grid, horizon_steps) if zone is None else told(zone, grid, horizon_steps)
+    result = _predict(grid, horizon_steps, np.asarray(levels), tuple(events), clock)
     first = pd.Timestamp(grid.origin_s + grid.step_s, unit="s", tz="UTC")
     index = pd.date_range(first, periods=horizon_steps, freq=pd.Timedelta(seconds=grid.step_s))
     return Forecast(
@@ -72,9 +77,10 @@ def forecast(
     )
 
 
-def _predict(grid: Grid, horizon: int, levels: Floats, events: tuple[Event, ...]) -> Prediction:
-    """Predict on the clock that people keep, where demand shows it."""
-    clock = follow(grid, horizon)
+def _predict(
+    grid: Grid, horizon: int, levels: Floats, events: tuple[Event, ...], clock: Clock | None
+) -> Prediction:
+    """Predict on the clock that people keep, where it is known."""
     if clock is None:
         return predict(grid, horizon, levels, events)
     steps = clock.steps(grid, horizon)
@@ -131,6 +137,8 @@ def _judge(grid: Grid) -> tuple[ForecastState, tuple[str, ...]]:
         reasons.append(f"{missing} buckets of the last day are missing.")
     if grid.outage_count:
         reasons.append(f"{grid.outage_count} zeros look like outages and were left out.")
+    if grid.absurd_count:
+        reasons.append(f"{grid.absurd_count} readings look like a reset counter and were left out.")
     return state, tuple(reasons)
 
 

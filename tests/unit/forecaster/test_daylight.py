@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from forecaster import Event, forecast
+from forecaster import Event, ForecastInputError, forecast
 from forecaster.daylight import follow
 from forecaster.series import to_grid
 
@@ -22,10 +22,11 @@ def office(last_day: str, zone: str, *, days: int = 29, noise: float = 0.05) -> 
     return pd.Series(shape * week * np.exp(rng.normal(0.0, noise, len(index))), index=index)
 
 
-def error_of(whole: pd.Series) -> float:
+def error_of(whole: pd.Series, time_zone: str | None = None) -> float:
     """Return the relative error of a forecast of the last day from the days before."""
     actual = whole.iloc[-DAY:].to_numpy()
-    return float(np.abs(forecast(whole.iloc[:-DAY], DAY).median - actual).mean() / actual.mean())
+    median = forecast(whole.iloc[:-DAY], DAY, time_zone=time_zone).median
+    return float(np.abs(median - actual).mean() / actual.mean())
 
 
 @pytest.mark.parametrize(
@@ -79,3 +80,43 @@ def test_an_event_stays_on_its_own_hours_after_clocks_changed() -> None:
     lift = forecast(history, DAY, events=events).components.event
     inside = slice(18 * 4, 20 * 4)  # 20:00 in Berlin's summer is 18:00 UTC
     assert lift[inside].min() > 5 * np.abs(np.concatenate((lift[: 17 * 4], lift[21 * 4 :]))).max()
+
+
+@pytest.mark.parametrize("change", ["2026-03-29", "2026-10-25"])
+def test_a_zone_that_is_told_is_followed_at_the_first_change(change: str) -> None:
+    whole = office(change, "Europe/Berlin")
+
+    assert error_of(whole, "Europe/Berlin") < error_of(office(change, "UTC")) + 0.02
+    assert error_of(whole, "Europe/Berlin") < error_of(whole) - 0.03
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo", "Asia/Kathmandu"])
+def test_a_zone_without_changes_changes_nothing(zone: str) -> None:
+    history = office("2026-04-02", "Asia/Tokyo")
+
+    assert forecast(history, DAY).values.tolist() == forecast(history, DAY, time_zone=zone).values.tolist()
+
+
+def test_the_dates_of_a_told_zone_decide_what_a_weekend_is() -> None:
+    """Monday at eight in Sydney is Sunday in UTC: weekend mornings must not teach it."""
+    history = office("2026-03-01", "Australia/Sydney", noise=0.01).iloc[: -DAY // 8]
+    events = []
+    for date in pd.date_range("2026-02-02", "2026-03-02", tz="Australia/Sydney"):
+        start, end = date + pd.Timedelta(hours=8), date + pd.Timedelta(hours=10)
+        events.append(Event(start.to_pydatetime(), end.to_pydatetime(), category="class"))
+        inside = (history.index >= start) & (history.index < end)
+        history[inside] *= 6.0 if date.day_of_week >= 5 else 2.0
+
+    blind, told = (
+        forecast(history, 12, events=events, time_zone=zone).components.event[4:8].mean()
+        for zone in (None, "Australia/Sydney")
+    )
+    assert 0.0 < told < 0.8 * blind
+
+
+@pytest.mark.parametrize("zone", ["Mars/Olympus", "", "Europe", "../UTC", 5])
+def test_a_zone_that_is_none_is_refused(zone: str) -> None:
+    with pytest.raises(ForecastInputError) as caught:
+        forecast(office("2026-04-02", "UTC"), DAY, time_zone=zone)
+
+    assert "time_zone" == caught.value.field

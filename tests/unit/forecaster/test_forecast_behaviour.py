@@ -1,12 +1,15 @@
 """What a forecast does with real life: outages, outliers, jumps, closed hours, promotions and their planners."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from forecaster import Event, forecast
+from forecaster.series import to_grid
+from forecaster.types import HOLIDAY
 
 DAY = 288
 
@@ -63,6 +66,37 @@ def test_an_accident_does_not_become_the_new_season(accident: Callable[[pd.Serie
 
     expected, actual = forecast(clean, DAY).median, forecast(hurt, DAY).median
     assert np.abs(actual - expected).mean() < 0.07 * expected.mean()
+
+
+@pytest.mark.parametrize("ago", [1, 7, 150, 2 * DAY + 100, 20 * DAY])
+@pytest.mark.parametrize("factor", [1e4, 1e7])
+def test_a_reset_counter_read_as_a_spike_changes_nothing_and_is_said(ago: int, factor: float) -> None:
+    clean = service(28)
+    hurt = clean.copy()
+    hurt.iloc[-ago] *= factor
+
+    expected, actual = forecast(clean, DAY), forecast(hurt, DAY)
+    assert "1 readings look like a reset counter and were left out." in actual.reasons
+    assert np.abs(actual.median / expected.median - 1.0).max() < 0.05
+    assert (actual.values[:, -1] / expected.values[:, -1]).max() < 1.05
+
+
+@pytest.mark.parametrize("ago", [2, 7, 150, 2 * DAY + 100])
+def test_a_reset_counter_read_as_zero_changes_little(ago: int) -> None:
+    clean = service(28)
+    hurt = clean.copy()
+    hurt.iloc[-ago] = 0.0
+
+    expected, actual = forecast(clean, DAY).median, forecast(hurt, DAY).median
+    assert np.abs(actual - expected).mean() < 0.05 * expected.mean()
+
+
+def test_a_jump_beyond_belief_that_lasts_is_demand() -> None:
+    history = service(28)
+    history.iloc[-3:] *= 1e4
+
+    assert 0 == to_grid(history).absurd_count
+    assert forecast(history, 1).values[0, -1] > 100.0 * history.iloc[:-3].max()
 
 
 def test_an_outage_recorded_as_zero_is_said() -> None:
@@ -239,3 +273,58 @@ def test_an_event_nobody_knows_anything_about_is_named() -> None:
 
     result = forecast(history, DAY, events=[window(history, -1, 12, 4)])
     assert "category 'sale' have no past and no expected uplift" in result.reasons[0]
+
+
+def offices(last_day: str, holidays: tuple[str, ...], *, days: int = 57, sundays: float = 0.3) -> pd.Series:
+    """Return an hourly load of offices in New York, quiet on Sundays and on holidays."""
+    index = pd.date_range(end=pd.Timestamp(f"{last_day}T23:00Z"), periods=days * 24, freq="1h")
+    local = index.tz_convert("America/New_York")
+    off = (local.day_of_week == 6) | local.strftime("%Y-%m-%d").isin(holidays)
+    shape = 1000.0 * (1.0 - 0.6 * np.cos(2 * np.pi * local.hour / 24)) * np.where(off, sundays, 1.0)
+    noise = np.random.default_rng(5).normal(0.0, 0.03, len(index))
+    return pd.Series(shape * np.exp(noise), index=index)
+
+
+def day_off(day: str) -> Event:
+    start = pd.Timestamp(day, tz="America/New_York")
+    return Event(start.to_pydatetime(), (start + pd.Timedelta(days=1)).to_pydatetime(), category=HOLIDAY)
+
+
+def test_a_first_holiday_is_taken_for_a_sunday_and_wider() -> None:
+    history = offices("2026-07-01", ())
+    inside = slice(8, 24)  # 2026-07-02 from 04:00 in New York
+
+    usual = forecast(history, 24)
+    holiday = forecast(history, 24, events=[day_off("2026-07-02")])
+    share = (holiday.median / usual.median)[inside]
+    assert 0.35 < share.min()
+    assert share.max() < 0.6
+    wide, narrow = ((f.values[:, 3] / f.median)[inside].mean() for f in (holiday, usual))
+    assert wide > narrow
+    assert not holiday.reasons
+
+
+def test_holidays_that_were_no_sundays_teach_that_the_next_is_none() -> None:
+    """This service closes on Sundays alone: its past holidays were ordinary days."""
+    past = ("2026-05-12", "2026-05-21", "2026-06-02", "2026-06-10", "2026-06-18", "2026-06-24")
+    history = offices("2026-07-01", ())
+
+    usual = forecast(history, 24).median
+    holiday = forecast(history, 24, events=[day_off(day) for day in (*past, "2026-07-02")]).median
+    assert (holiday / usual)[8:].min() > 0.85
+
+
+def test_a_service_whose_sundays_are_like_any_day_keeps_its_holidays() -> None:
+    history = offices("2026-07-01", (), sundays=1.0)
+
+    usual = forecast(history, 24).median
+    holiday = forecast(history, 24, events=[day_off("2026-07-02")]).median
+    assert np.abs(holiday / usual - 1.0).max() < 0.06
+
+
+def test_what_a_planner_says_of_a_holiday_goes_before_sundays() -> None:
+    history = offices("2026-07-01", ())
+    said = replace(day_off("2026-07-02"), expected_multiplier=2.0)
+
+    usual = forecast(history, 24).median
+    assert (forecast(history, 24, events=[said]).median / usual)[8:].min() > 1.5
