@@ -31,6 +31,7 @@ from controller.cli.common import (
     when,
 )
 from controller.cli.complete import workload_names
+from controller.cli.plots import set_axes
 
 ROWS_SHOWN = 16
 PLOT_ROWS = 20
@@ -125,6 +126,7 @@ def _plot_parts(found: forecast_pb2.ForecastExplanation, steps: int) -> None:
             continue
         line = figure.signal(hours, values, marker="hd" if is_colour_wanted() else plain)
         figure.draw(line.lines().label(name))
+    set_axes(figure, hours, [value for name in PLOT_MARKERS for value in _part(found, name)[:count]])
     figure.title("QPS")
     figure.label(f"hours from {origin:%Y-%m-%d %H:%M} UTC")
     drawn = str(figure.build())

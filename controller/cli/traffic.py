@@ -36,6 +36,7 @@ from controller.cli.common import (
 )
 from controller.cli.complete import workload_names
 from controller.cli.ingest import Workload
+from controller.cli.plots import set_axes
 from controller.client import Client
 from controller.history import write_history
 
@@ -142,6 +143,14 @@ def _plot(found: forecast_pb2.Forecast, past: Sequence[tuple[datetime, float | N
         hours = [hour(start + step * index) for index in range(len(values))]
         series = figure.signal(hours, values, marker=_marker(PLOT_MARKERS[level]))
         figure.draw(series.lines().label(f"P{level * 100:g}"))
+    drawn_hours = [x for x, _ in known] + [hour(start + step * k) for k in range(steps)]
+    drawn_qps = [y for _, y in known] + [
+        value
+        for quantile in found.quantiles
+        if round(quantile.level, 3) in PLOT_MARKERS
+        for value in quantile.qps[:steps]
+    ]
+    set_axes(figure, drawn_hours, drawn_qps)
     figure.title("QPS")
     figure.label(f"hours from {origin:%Y-%m-%d %H:%M} UTC")
     drawn = str(figure.build())

@@ -41,7 +41,10 @@ async def find_forecast(
         await find_workload(uow, workload)
         raise MissingError(
             f"workloads/{workload}/forecast",
-            "none was made by then; import or record traffic and wait for the next refit",
+            "none was made yet; import traffic (forecrest history import) or let some be recorded, and ask again "
+            "after the next refit, which comes within half a minute"
+            if as_of is None
+            else "none had been made by then; ask for a later time, or without one for the newest",
             "FORECAST_NOT_FOUND",
         )
     return found
