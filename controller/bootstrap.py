@@ -216,6 +216,7 @@ async def open_runtime(
             actuator=actuator,
             preview=preview,
             limits=api_limits(settings),
+            shard_of=lambda w: shard_of(w, settings.quota_pools, settings.shards),
         )
         registry = new_registry()
         api = await serve(deps, settings.bind, security, ApiMetrics(registry).observe)

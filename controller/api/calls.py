@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 from controller.adapters.clock import SystemClock
 from controller.api.limits import ApiLimits
 from controller.api.shapes import read_timestamp
+from controller.core.types import Workload
 from controller.ports import Actuator, Clock, ForecastPort, PortError, SignalCache, Store
 from controller.usecases.caller import caller
 from controller.usecases.calls import Call
@@ -43,6 +44,7 @@ class ApiDependencies:
     preview: PreviewSettings = field(default_factory=PreviewSettings)
     limits: ApiLimits = field(default_factory=ApiLimits)
     pace: Clock = field(default_factory=SystemClock)
+    shard_of: Callable[[Workload], int] = lambda _: 0  # among the leaders that workloads are split over
 
 
 def call_of(

@@ -91,6 +91,7 @@ class WorkloadServicer(workload_service_pb2_grpc.WorkloadServiceServicer):
             name,
             mappers.version_of(request.workload.etag),
             lambda stored: mappers.changed_workload(stored, request.workload, request.update_mask),
+            self._deps.shard_of,
         )
         await announce(self._deps.signals, call)
         return mappers.workload_to_wire(updated)

@@ -102,8 +102,10 @@ class Leadership:
                 self.won = asyncio.Event()
 
     def lost(self) -> None:
-        """The token was refused: stop acting at once, and never under this one again."""
-        self._refused, self._lease = self._lease or self._refused, None
+        """The token was refused: stop acting at once, and never under it again if it should still have counted."""
+        if self.token is not None:
+            self._refused = self._lease
+        self._lease = None
 
     async def run(self) -> None:
         """Renew until cancelled; then give the lease up so that the next leader need not wait."""

@@ -8,7 +8,13 @@ from controller.core.types import Mode, Workload
 from controller.ports import ConflictError, NotFoundError, Store, UnitOfWork
 from controller.usecases.calls import Call, perform
 from controller.usecases.engines import PREFIX, measured_profiles, named_engines, with_measured
-from controller.usecases.errors import EtagMismatchError, ExistsError, Findings, MissingError
+from controller.usecases.errors import (
+    EtagMismatchError,
+    ExistsError,
+    Findings,
+    MissingError,
+    PreconditionError,
+)
 from controller.usecases.filters import Field, Kind, filter_of, order_of
 from controller.usecases.listing import every, listing, sorted_page
 from controller.usecases.workload_rules import check_workload
@@ -108,8 +114,14 @@ async def update_workload(
     name: str,
     expected_generation: int | None,
     change: Callable[[Workload], Workload],
+    shard_of: Callable[[Workload], int] = lambda _: 0,
 ) -> Workload:
-    """Replace the spec by what ``change`` makes of it; raise MissingError, InvalidError or EtagMismatchError."""
+    """Replace the spec by what ``change`` makes of it.
+
+    Raises:
+        MissingError, InvalidError, EtagMismatchError: As their names say.
+        PreconditionError: It would go from one leader to another, by ``shard_of``.
+    """
     resource = f"workloads/{name}"
 
     async def action(uow: UnitOfWork) -> Workload:
@@ -119,6 +131,14 @@ async def update_workload(
         changed = await _sound(uow, replace(change(stored), name=name, generation=stored.generation))
         if changed == stored:
             return stored
+        if shard_of(changed) != shard_of(stored):
+            # Its leader may be in the middle of a turn that knows it as its own.
+            raise PreconditionError(
+                "SHARD_FIXED",
+                "workload.quota_pool: this pool is decided for by another shard; delete the workload, wait until its "
+                "leader has ticked, and create it anew",
+                {"resource": resource},
+            )
         try:
             # Always against what was read: a concurrent change must not be overwritten unseen.
             return await uow.workloads.update(changed, expected_generation=stored.generation)

@@ -18,7 +18,7 @@ from controller.core.types import CapacityProfile, Workload
 from controller.loop.shards import shard_of
 
 NAMES = tuple(f"shop-{number}" for number in range(8))
-SHARDS, LEASE_S = 4, 2.0
+SHARDS, LEASE_S = 4, 6.0
 SHARD = {
     name: shard_of(Workload(name, "m", (CapacityProfile("e", "g", 100.0),), max_replicas=9), (), SHARDS)
     for name in NAMES

@@ -7,8 +7,10 @@ from datetime import timedelta
 import pytest
 from forecrest.v1 import workload_pb2, workload_service_pb2
 
-from controller.adapters.fakes import FakeStore
+from controller.adapters.fakes import FakeSignalCache, FakeStore
+from controller.api.server import ApiDependencies, serve
 from controller.client import ApiError, Client, explain, pages
+from controller.ports import Clock
 
 Refused = Callable[[Awaitable[object]], Awaitable[ApiError]]
 
@@ -213,3 +215,23 @@ async def test_a_mask_of_more_than_any_message_has_is_refused_before_it_is_read(
 
     assert ("INVALID_ARGUMENT", ["update_mask"]) == (error.code, [field for field, _ in error.violations])
     assert remedy in error.message
+
+
+async def test_a_pool_that_another_shard_decides_for_is_refused(
+    store: FakeStore, signals: FakeSignalCache, clock: Clock, refused: Refused
+) -> None:
+    def update(pool: str) -> workload_service_pb2.UpdateWorkloadRequest:
+        return workload_service_pb2.UpdateWorkloadRequest(
+            workload=workload_pb2.Workload(name="workloads/rec", quota_pool=pool),
+            update_mask={"paths": ["quota_pool"]},
+        )
+
+    deps = ApiDependencies(store, signals, clock, shard_of=lambda w: int(w.quota_pool == "far"))
+    running = await serve(deps, "127.0.0.1:0")
+    async with Client(running.target) as client:
+        error = await refused(client.workloads.UpdateWorkload(update("far")))
+        moved = await client.workloads.UpdateWorkload(update("near"))
+    await running.stop(grace_s=0)
+
+    assert ("FAILED_PRECONDITION", "SHARD_FIXED") == (error.code, error.reason)
+    assert "near" == moved.quota_pool
