@@ -4,7 +4,6 @@ Use cases and the loop know these only; ``bootstrap`` names the adapters. Every 
 ``PortError`` subclasses and nothing else that a caller is expected to handle.
 """
 
-from collections import Counter
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -602,9 +601,13 @@ class ReplicaCounts:
     @classmethod
     def of(cls, replicas: Sequence[Replica], at: datetime) -> Self:
         """Count replicas."""
-        stages = Counter(replica.stage for replica in replicas)
+        warm = sum(replica.warm for replica in replicas)
+        # Most pools are all warm most of the time, and thousands are counted at every tick.
+        if warm == len(replicas):
+            return cls(at, warm, 0, 0)
         in_flight = sum(replica.in_flight for replica in replicas)
-        return cls(at, stages[Stage.VERIFIED], in_flight, stages[Stage.DRAINING])
+        draining = sum(replica.stage is Stage.DRAINING for replica in replicas)
+        return cls(at, warm, in_flight, draining)
 
 
 class SignalCache(Protocol):
@@ -669,13 +672,13 @@ class Actuator(Protocol):
     """Changes replica counts, and reports replicas with the stage each has verifiably reached."""
 
     async def claim(
-        self, workloads: Sequence[Workload], *, fence: int, others: Sequence[Workload] = ()
+        self, workloads: Sequence[Workload], *, fence: int, others: Sequence[Workload] | None = None
     ) -> None:
         """Open a cycle: what is observed after it, no order with a smaller fence can change any more.
 
         Such an order may still be on its way from a leader that was replaced. Raises StaleFenceError on a smaller
         fence than seen before. Ends replicas that exist for the controller alone and whose workload is not among
-        these and ``others``, which are all there are. The others have fences of their own.
+        these and ``others``, which are all there are. The others have fences of their own; None: this is the only leader.
         """
         ...
 
