@@ -52,3 +52,26 @@ def test_a_history_too_short_to_judge_names_the_file(
 
     assert 1 == run_command(["backtest", str(history)])
     assert "one fold needs" in capsys.readouterr().err
+
+
+def test_a_folder_is_judged_in_processes_and_a_bad_file_is_named(
+    history: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = history.read_text().splitlines(keepends=True)
+    (history.parent / "g.csv").write_text("".join(lines[:20]))
+    (history.parent / "i.csv").write_text("".join(lines[:100]).replace("2026-10-02", "yesterday"))
+
+    assert 1 == run_command(["backtest", str(history.parent), "--folds", "2", "--json"])
+
+    told = capsys.readouterr()
+    found = json.loads(told.out)
+    assert ["g.csv", "h.csv", "i.csv"] == [Path(one["file"]).name for one in found]
+    assert [0, 3, 0] == [len(one["results"]) for one in found]
+    assert "one fold needs" in found[0]["reason"]
+    assert "i.csv" in found[2]["reason"]
+    assert "2 of 3 files could not be judged" in told.err
+
+
+def test_an_empty_folder_says_what_it_should_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert 2 == run_command(["backtest", str(tmp_path)])
+    assert "holds no file that ends in .csv" in capsys.readouterr().err
