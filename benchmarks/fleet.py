@@ -280,11 +280,11 @@ class FleetActuator:
         self._session: aiohttp.ClientSession | None = None
 
     async def claim(
-        self, workloads: Sequence[Workload], *, fence: int, others: Sequence[Workload] = ()
+        self, workloads: Sequence[Workload], *, fence: int, others: Sequence[Workload] | None = None
     ) -> None:
         """Refuse older orders from now on. The fleet's replicas are its own: none ends with its workload."""
         names = [w.name for w in workloads]
-        await self._call("POST", "/claim", {"fence": fence, "workloads": names, "all": not others})
+        await self._call("POST", "/claim", {"fence": fence, "workloads": names, "all": others is None})
 
     async def observe(self, workloads: Sequence[Workload]) -> Mapping[str, PoolView]:
         """What runs there."""

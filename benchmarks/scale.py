@@ -118,7 +118,7 @@ class SteadyFleet:
         return {name: len(view.replicas) for name, view in self._views.items()}
 
     async def claim(
-        self, workloads: Sequence[Workload], *, fence: int, others: Sequence[Workload] = ()
+        self, workloads: Sequence[Workload], *, fence: int, others: Sequence[Workload] | None = None
     ) -> None:
         """One process orders here."""
 

@@ -41,11 +41,11 @@ class DryRunActuator:
         }
 
     async def claim(
-        self, workloads: Sequence[Workload], *, fence: int, others: Sequence[Workload] = ()
+        self, workloads: Sequence[Workload], *, fence: int, others: Sequence[Workload] | None = None
     ) -> None:
         """Check the fence, and pass nothing on: nothing is ended either."""
         self._fences.claim(workloads, others, fence)
-        names = {w.name for w in (*workloads, *others)}
+        names = {w.name for w in (*workloads, *(others or ()))}
         self._asked = {name: count for name, count in self._asked.items() if name in names}
 
     async def scale(self, workload: Workload, replicas: int, *, fence: int) -> None:

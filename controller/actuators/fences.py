@@ -13,9 +13,9 @@ class Fences:
         self._all = 0  # of a leader that claimed everything
         self._newest: dict[str, int] = {}
 
-    def claim(self, workloads: Sequence[Workload], others: Sequence[Workload], fence: int) -> None:
-        """Let nothing older through to these workloads, or to any where there are no others; raise StaleFenceError."""
-        if not others:
+    def claim(self, workloads: Sequence[Workload], others: Sequence[Workload] | None, fence: int) -> None:
+        """Let nothing older through to these workloads, or to any from the only leader (None); raise StaleFenceError."""
+        if others is None:
             self._refuse(fence, self._all)
             self._all, self._newest = fence, {n: f for n, f in self._newest.items() if f > fence}
         for workload in workloads:

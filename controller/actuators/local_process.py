@@ -179,7 +179,7 @@ class LocalProcessActuator:
         return departed
 
     async def claim(
-        self, workloads: Sequence[Workload], *, fence: int, others: Sequence[Workload] = ()
+        self, workloads: Sequence[Workload], *, fence: int, others: Sequence[Workload] | None = None
     ) -> None:
         """Refuse older orders, and drain what runs for a workload that was deleted: nobody else would end it.
 
@@ -187,7 +187,7 @@ class LocalProcessActuator:
             StaleFenceError: a newer token was seen.
         """
         self._check(fence)
-        for gone in self._desired.keys() - {w.name for w in (*workloads, *others)}:
+        for gone in self._desired.keys() - {w.name for w in (*workloads, *(others or ()))}:
             log.info("workload %s is gone; its replicas leave", gone)
             del self._desired[gone]
             self._refusals.pop(gone, None)

@@ -26,8 +26,8 @@ class Registered(Protocol):
         ...
 
     @property
-    def others(self) -> tuple[Workload, ...]:
-        """What was read last and is decided for by others."""
+    def others(self) -> tuple[Workload, ...] | None:
+        """What was read last and is decided for by others; None: there is no other leader."""
         ...
 
 
@@ -39,7 +39,7 @@ class KnownWorkloads:
         self._marks: Mapping[str, str] = {}
         self._workloads: tuple[Workload, ...] = ()
         self.names: Collection[str] | None = None
-        self.others: tuple[Workload, ...] = ()
+        self.others: tuple[Workload, ...] | None = None
 
     async def read(self, uow: UnitOfWork) -> tuple[Workload, ...]:
         """Workloads by name; the same tuple as long as none was written."""

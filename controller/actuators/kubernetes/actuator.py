@@ -233,7 +233,7 @@ class KubernetesActuator:
     # ---------------------------------------------------------------- acting
 
     async def claim(
-        self, workloads: Sequence[Workload], *, fence: int, others: Sequence[Workload] = ()
+        self, workloads: Sequence[Workload], *, fence: int, others: Sequence[Workload] | None = None
     ) -> None:
         """Write the fence onto every target once per leadership; orders with an older one fail from then on.
 
@@ -253,10 +253,12 @@ class KubernetesActuator:
         acting = [w for w in workloads if w.mode in {Mode.SCALE, Mode.FLOOR}]
         # Not a task group: callers look for StaleFenceError and UnavailableError, not for a group of them.
         await asyncio.gather(*(one(w) for w in acting if self._claimed.get(w.name) != fence))
-        kept = {w.name for w in acting if self._claimed.get(w.name) == fence} | {w.name for w in others}
+        kept = {w.name for w in acting if self._claimed.get(w.name) == fence} | {w.name for w in others or ()}
         self._claimed = {name: written for name, written in self._claimed.items() if name in kept}
-        self._seen = {w.name: self._seen[w.name] for w in (*workloads, *others) if w.name in self._seen}
-        await self._restore_abandoned((*workloads, *others), fence if others else None)
+        self._seen = {
+            w.name: self._seen[w.name] for w in (*workloads, *(others or ())) if w.name in self._seen
+        }
+        await self._restore_abandoned((*workloads, *(others or ())), None if others is None else fence)
 
     async def _claim(self, workload: Workload, fence: int) -> None:
         try:

@@ -65,12 +65,12 @@ class FakeActuator:
             raise UnavailableError("the fleet is away, try again")
 
     async def claim(
-        self, workloads: Sequence[Workload], *, fence: int, others: Sequence[Workload] = ()
+        self, workloads: Sequence[Workload], *, fence: int, others: Sequence[Workload] | None = None
     ) -> None:
         """Refuse older orders; replicas of workloads that are not among these are gone at once."""
         self._answer()
         self._fences.claim(workloads, others, fence)
-        names = {workload.name for workload in (*workloads, *others)}
+        names = {workload.name for workload in (*workloads, *(others or ()))}
         self._orders = {name: orders for name, orders in self._orders.items() if name in names}
 
     async def observe(self, workloads: Sequence[Workload]) -> Mapping[str, PoolView]:
