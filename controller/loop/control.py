@@ -77,6 +77,8 @@ PAGE_SIZE = 1000
 OUTCOMES_AT_ONCE = 100
 # Counts of replicas are good for so long without a newer one.
 COUNTS_KEPT = timedelta(minutes=2)
+# Counts that stand are told again after this long: clients show how old they are.
+COUNTS_AGAIN = timedelta(seconds=15)
 # How far back events are looked at: one that ended a day ago concerns no plan.
 EVENTS_BACK = timedelta(days=1)
 
@@ -183,6 +185,7 @@ class Control:
         self._loads: Mapping[str, tuple[float, float]] = {}  # measured with the engine, by workload
         self._measured: dict[str, frozenset[str]] = {}  # replicas whose start is stored, by workload
         self.witness: Witness | None = None  # who else hears of each cycle
+        self._counts: Mapping[str, ReplicaCounts] = {}  # of replicas, as told last
         self._came_of: dict[str, str | None] = {}  # of this cycle's orders, by decision id
         self.decisions: Mapping[str, Decision] = {}  # newest per workload, for metrics
         self.leads: Mapping[str, LeadTime] = {}  # of every workload of the newest tick
@@ -275,10 +278,15 @@ class Control:
     async def _tell_counts(self, views: Mapping[str, PoolView], now: datetime) -> None:
         """Let every controller say how many replicas there are; what could not be observed goes untold."""
         counts = {name: ReplicaCounts.of(view.replicas, now) for name, view in views.items()}
+        # Most stand as they stood: telling ten thousand costs as much as a tick may take.
+        news = {name: one for name, one in counts.items() if _is_news(one, self._counts.get(name))}
         try:
-            await self._cache.put_replicas(counts, COUNTS_KEPT)
+            await self._cache.put_replicas(news, COUNTS_KEPT)
         except UnavailableError as error:
             log.debug("counts of replicas are not told: %s", error)
+            self._counts = {}
+            return
+        self._counts = {name: news.get(name) or self._counts[name] for name in counts}
 
     async def _claimed_views(self, workloads: Sequence[Workload], token: int) -> Mapping[str, PoolView]:
         try:
@@ -423,6 +431,10 @@ class Control:
             await self._cache.publish(CHANGES, *(f"workloads/{name}".encode() for name in names))
         except UnavailableError as error:
             log.debug("watchers will find out by polling: %s", error)
+
+
+def _is_news(counts: ReplicaCounts, told: ReplicaCounts | None) -> bool:
+    return told is None or counts.at - told.at >= COUNTS_AGAIN or replace(told, at=counts.at) != counts
 
 
 def _priors(provisioning_delay_s: float) -> tuple[StagePrior, ...]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 import pytest
 
@@ -236,6 +237,21 @@ async def test_every_controller_can_say_how_many_replicas_the_leader_counted(
     (starting,) = (await fleet.cache.get_replicas([NAME])).values()
 
     assert (ordered + timedelta(seconds=5), 2) == (starting.at, starting.warm + starting.starting)
+
+
+async def test_counts_that_stand_are_told_again_after_a_while_only(
+    fleet: Fleet, process: Make, recommender: Workload
+) -> None:
+    leader = process("a")
+    told_at = []
+    for _ in range(20):
+        await leader.turn()
+        told_at.append((await fleet.cache.get_replicas([NAME]))[NAME].at)
+        await fleet.clock.advance(5.0)
+
+    # The first half is for its first replica to become warm.
+    gaps = {(later - earlier).total_seconds() for earlier, later in pairwise(told_at[10:])}
+    assert {0.0, 15.0} == gaps
 
 
 async def test_replicas_that_could_not_be_observed_are_not_counted_as_none(
