@@ -69,8 +69,8 @@ class SoakFleet(Fleet):
     async def _scale(self, request: web.Request) -> web.Response:
         return self._none() if self.away else await super()._scale(request)
 
-    async def _pools(self, request: web.Request) -> web.Response:
-        return self._none() if self.away else await super()._pools(request)
+    async def _pools(self, _: web.Request) -> web.Response:  # the name is the base class's
+        return self._none() if self.away else await super()._pools(_)
 
     async def _metrics(self, request: web.Request) -> web.Response:
         workload = request.match_info["unit"].rpartition("-")[0]

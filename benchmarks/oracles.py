@@ -28,17 +28,17 @@ REPLICA_QPS = 100.0
 SIGNAL_AGE_S = 20.0
 _GRACE_S = 3.0
 _BACK_S = 240.0  # how far behind the newest decision one may still come in: clocks are set wrong by less
-_DRIFT_S = 20.0
+DRIFT_S = 20.0
 
-_NEW = """
+NEW = """
     SELECT id, extract(epoch FROM at)::float8, workload, current_replicas, desired_replicas, reason, fence,
            body->>'demand_qps'
     FROM decisions WHERE at > to_timestamp(%s) ORDER BY fence, at, id
 """
-_CONTRACTS = "SELECT workload, occurrence_id, body::text FROM contracts"
-_STATES = "SELECT workload, (body->>'desired_replicas')::int FROM workload_states"
-_EVENTS = "SELECT id, revision, state, body::text FROM traffic_events"
-_REVISIONS = "SELECT id, revision FROM event_revisions"
+CONTRACTS = "SELECT workload, occurrence_id, body::text FROM contracts"
+STATES = "SELECT workload, (body->>'desired_replicas')::int FROM workload_states"
+EVENTS = "SELECT id, revision, state, body::text FROM traffic_events"
+REVISIONS = "SELECT id, revision FROM event_revisions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class Ledger:
         """Read what is new and hold it against the rules; do nothing while the database is away."""
         now_s = CLOCK.now().timestamp()
         try:
-            rows = await self._rows(_NEW, (self._since_s - _BACK_S,))
+            rows = await self._rows(NEW, (self._since_s - _BACK_S,))
             count = await self._rows("SELECT count(*) FROM pg_stat_activity WHERE usename = current_user")
         except (psycopg.Error, OSError):
             self.read_failures += 1
@@ -207,7 +207,7 @@ class Ledger:
         for name, (stored, there) in apart.items():
             lasted_s = now_s - self._apart_since.setdefault(name, now_s)
             self.drift_s_max = max(self.drift_s_max, lasted_s)
-            if lasted_s > _DRIFT_S:
+            if lasted_s > DRIFT_S:
                 self.break_rule(
                     6, f"{name} {now_s:.0f}", f"{name}: stored {stored}, there {there}, for {lasted_s:.0f} s"
                 )
@@ -234,7 +234,7 @@ class Ledger:
 
     async def finish(self) -> dict[str, int]:
         """Hold the whole record against the rules that need all of it; return what was counted."""
-        contracts = {(w, o): json.loads(body) for w, o, body in await self._rows(_CONTRACTS)}
+        contracts = {(w, o): json.loads(body) for w, o, body in await self._rows(CONTRACTS)}
         for (name, event_id), sentence in self._late.items():
             contract = contracts.get((name, event_id), {})
             # Met after the deadline is named as well: the time it was met stands in the contract.
@@ -244,7 +244,7 @@ class Ledger:
                 self.break_rule(5, f"{name} {event_id}", f"{sentence}, and its contract says {contract}")
         self._floors_held()
         self._silences_held()
-        for name, desired in await self._rows(_STATES):
+        for name, desired in await self._rows(STATES):
             if name in self.newest and (desired, desired) != (
                 self.newest[name].desired,
                 self.fleet.desired(name),
@@ -282,8 +282,8 @@ class Ledger:
                     self.break_rule(2, d.id, what)
 
     async def _events_lost(self) -> int:
-        stored = {row[0]: row[1:] for row in await self._rows(_EVENTS)}
-        revisions = set(await self._rows(_REVISIONS))
+        stored = {row[0]: row[1:] for row in await self._rows(EVENTS)}
+        revisions = set(await self._rows(REVISIONS))
         lost = 0
         for event in self.events.values():
             revision, state, text = stored.get(event.id, (0, "", "{}"))

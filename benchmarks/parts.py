@@ -168,10 +168,10 @@ async def refit(rounds: int) -> dict[str, Any]:
     ]
     design = np.column_stack([np.ones_like(at), *waves])
 
-    def least_squares() -> None:
+    def least_squares() -> object:
         weights = np.linalg.lstsq(design[: len(values)], values, rcond=None)[0]
         left = values - design[: len(values)] @ weights
-        design[len(values) :] @ weights + np.quantile(left, LEVELS)[:, None]
+        return design[len(values) :] @ weights + np.quantile(left, LEVELS)[:, None]
 
     found = await _turns(_sync(lambda: forecast(series, 576, LEVELS)), _sync(least_squares), rounds)
     return {"rows": len(values), "steps": 576, **found}
@@ -200,9 +200,8 @@ async def near(rounds: int) -> dict[str, Any]:
         for _ in range(200):
             made.quantiles(3, newest)
 
-    def mix() -> None:
-        for _ in range(200):
-            row @ (made.shift * made.weight)
+    def mix() -> object:
+        return [row @ (made.shift * made.weight) for _ in range(200)]
 
     renewed = await _turns(_sync(renew), _sync(mix), rounds)
     return {

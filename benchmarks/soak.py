@@ -313,7 +313,7 @@ class Soak:
         ):
             harm = Harm(servers, fleet, cluster, disk, Random(self.seed))
             url = servers.database_url.replace("+psycopg", "")
-            limits = dict.fromkeys(names, (MIN_REPLICAS, MAX_REPLICAS))
+            limits: dict[str, tuple[int, int]] = dict.fromkeys(names, (MIN_REPLICAS, MAX_REPLICAS))
             ledger = Ledger(url, fleet, harm, limits, self.lead_s + SLACK_S)
             fleet.demands = {name: base_qps(i, CLOCK.now().timestamp()) for i, name in enumerate(names)}
             await _remember(servers, names)

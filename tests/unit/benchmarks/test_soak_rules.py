@@ -50,7 +50,7 @@ def ordered(ledger: Ledger, replicas: int, *, fence: int = 7, ago_s: float = 50.
 
 
 async def looked(ledger: KeptLedger, *rows: Any, calm: bool = False) -> list[str]:  # noqa: ANN401
-    ledger.rows[oracles._NEW] = list(rows)
+    ledger.rows[oracles.NEW] = list(rows)
     await ledger.look(calm=calm)
     return [sentence.partition(":")[0] for sentence in ledger.wrong.values()]
 
@@ -102,7 +102,7 @@ async def test_a_count_that_stays_another_in_calm_is_wrong(
     ledger: KeptLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await looked(ledger, decided(4), calm=True)
-    monkeypatch.setattr(oracles, "_DRIFT_S", -1.0)
+    monkeypatch.setattr(oracles, "DRIFT_S", -1.0)
 
     assert ["rule 6"] == await looked(ledger, calm=True)
 
@@ -135,8 +135,8 @@ async def test_an_event_that_is_not_warm_when_due_must_be_named(
 ) -> None:
     ledger.events["e"] = event()
     await looked(ledger)
-    ledger.rows |= {oracles._CONTRACTS: [(NAME, "e", contract)], oracles._EVENTS: [STORED]}
-    ledger.rows[oracles._REVISIONS] = list(REVISIONS)
+    ledger.rows |= {oracles.CONTRACTS: [(NAME, "e", contract)], oracles.EVENTS: [STORED]}
+    ledger.rows[oracles.REVISIONS] = list(REVISIONS)
 
     assert {"events_lost": 0} == await ledger.finish()
     assert wrong == [sentence.partition(":")[0] for sentence in ledger.wrong.values()]
@@ -145,7 +145,7 @@ async def test_an_event_that_is_not_warm_when_due_must_be_named(
 async def test_a_decision_below_an_event_that_runs_is_wrong(ledger: KeptLedger) -> None:
     ledger.events["e"] = event(judged=True)
     await looked(ledger, decided(3, ago_s=5))
-    ledger.rows |= {oracles._EVENTS: [STORED], oracles._REVISIONS: list(REVISIONS)}
+    ledger.rows |= {oracles.EVENTS: [STORED], oracles.REVISIONS: list(REVISIONS)}
     await ledger.finish()
 
     assert ["rule 5"] == [sentence.partition(":")[0] for sentence in ledger.wrong.values()]
@@ -164,10 +164,10 @@ async def test_going_down_while_no_replica_answers_is_wrong(ledger: KeptLedger) 
     "stored",
     [
         {},
-        {oracles._EVENTS: [("e", 1, "ACTIVE", STORED[3])], oracles._REVISIONS: REVISIONS},
-        {oracles._EVENTS: [("e", 2, "CANCELLED", STORED[3])], oracles._REVISIONS: REVISIONS},
-        {oracles._EVENTS: [("e", 2, "ACTIVE", "{}")], oracles._REVISIONS: REVISIONS},
-        {oracles._EVENTS: [STORED], oracles._REVISIONS: REVISIONS[:1]},
+        {oracles.EVENTS: [("e", 1, "ACTIVE", STORED[3])], oracles.REVISIONS: REVISIONS},
+        {oracles.EVENTS: [("e", 2, "CANCELLED", STORED[3])], oracles.REVISIONS: REVISIONS},
+        {oracles.EVENTS: [("e", 2, "ACTIVE", "{}")], oracles.REVISIONS: REVISIONS},
+        {oracles.EVENTS: [STORED], oracles.REVISIONS: REVISIONS[:1]},
     ],
     ids=["gone", "an older revision", "cancelled", "another size", "a revision is gone"],
 )
