@@ -71,6 +71,7 @@ soak: install ## Break a real stack for half an hour and look for wrong decision
 .PHONY: nightly
 nightly: install ## Break 20 000 seeded worlds around the core; takes about half an hour
 	@$(BIN)/python -m controller.simulation.faults --seeds 0:20000 --keep-going
+	@$(BIN)/python -m controller.simulation.shards --seeds 0:5000
 
 .PHONY: proto
 proto: install ## Generate code from proto/
