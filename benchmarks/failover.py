@@ -165,7 +165,7 @@ def _report(
         "orders_not_in_ledger": sum((o.workload, o.fence, o.replicas) not in ledger for o in scaled),
         "older_after_newer": sum(
             b.fence < a.fence
-            for name in {order.workload for order in applied}
+            for name in {order.workload for order in applied} - {""}  # a claim before there were workloads
             for a, b in itertools.pairwise(order for order in applied if order.workload == name)
         ),
     }
@@ -204,5 +204,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.shards > 1:
             spread = ", ".join(f"{name} {value} s" for name, value in found["spread_s"].items())
             print(f"{given.shards} shards are spread evenly again after {spread};")
-        print(f"{found['wrong_actuations']} wrong actuations (must: 0) in {found['orders_applied']} orders.")
+        print(
+            f"{found['wrong_actuations']} wrong actuations (must: 0) in {found['orders_applied']} orders: {found['wrong']}"
+        )
     return 0 if holds else 1
