@@ -4,6 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 from math import inf, nan
+from typing import Any
 
 import pytest
 
@@ -494,8 +495,9 @@ def test_what_the_forecast_needs_again_within_break_even_is_kept() -> None:
         pytest.param({}, "READY", id="usable"),
     ],
 )
-def test_an_unusable_forecast_sets_no_floor_and_is_said(changes: dict[str, object], condition: str) -> None:
-    decision = decide(given(qps=50.0, **{"forecast": band(START, [950.0]), **changes}))
+def test_an_unusable_forecast_sets_no_floor_and_is_said(changes: dict[str, Any], condition: str) -> None:
+    known: dict[str, Any] = {"forecast": band(START, [950.0]), **changes}
+    decision = decide(given(qps=50.0, **known))
 
     assert decision.desired_replicas == (10 if condition == "READY" else 1)
     assert decision.conditions[1].reason == condition
