@@ -322,7 +322,8 @@ def _leaderships(settings: Settings, leases: LeaseStore) -> tuple[tuple[Leadersh
     clock, holder, duration = SystemClock(), holder_name(settings), settings.lease_duration
     if settings.shards == 1:
         return (Leadership(leases, clock, name=LEADER_LEASE, holder=holder, duration=duration),), None
-    shards = Shards(leases, clock, count=settings.shards, holder=holder, duration=duration)
+    pools = settings.quota_pools
+    shards = Shards(leases, clock, count=settings.shards, holder=holder, duration=duration, pools=pools)
     return shards.leaderships, shards
 
 

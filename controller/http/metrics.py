@@ -77,7 +77,7 @@ METRICS: Final = _table(
         "shards_disagree",
         "gauge",
         "",
-        "1 while it leads nothing because of others with another FORECREST_SHARDS.",
+        "1 while it leads nothing because of others with another FORECREST_SHARDS, or other cohorts.",
     ),
     ("workloads", "gauge", "", "Workloads of the newest tick."),
     ("workloads_hidden", "gauge", "", "Workloads left out here, beyond FORECREST_METRICS_WORKLOADS_MAX."),

@@ -1,11 +1,12 @@
 """Split the workloads over controllers: each shard has a lease, and a single leader's world behind it.
 
-Promises: a shard's lease counts only while everybody agrees on the number of shards; shares are even within one; of
-what is over its share a controller gives one shard up per third of a lease, between two turns. Refuses to lead
-anything while controllers with another number run. docs/decisions/0012-leased-shards.md has the rules. Called by the
-composition root.
+Promises: a shard's lease counts only while everybody agrees on the number of shards and on the cohorts; shares are
+even within one; of what is over its share a controller gives one shard up per third of a lease, between two turns.
+Refuses to lead anything while controllers that disagree run. docs/decisions/0012-leased-shards.md has the rules.
+Called by the composition root.
 """
 
+import asyncio
 import logging
 import re
 from collections import Counter
@@ -30,7 +31,7 @@ from controller.ports import (
 
 log = logging.getLogger(__name__)
 
-_AGREEMENT: Final = re.compile(r"shards:(\d+)")
+_AGREEMENT: Final = re.compile(r"shards:(\d+)(?::[0-9a-f]+)?")
 
 
 def shard_of(workload: Workload, pools: Sequence[QuotaPool], count: int) -> int:
@@ -101,13 +102,21 @@ class Shards:
     """This controller's part in the shards of an installation."""
 
     def __init__(
-        self, leases: LeaseStore, clock: Clock, *, count: int, holder: str, duration: timedelta
+        self,
+        leases: LeaseStore,
+        clock: Clock,
+        *,
+        count: int,
+        holder: str,
+        duration: timedelta,
+        pools: Sequence[QuotaPool] = (),
     ) -> None:
         self._leases, self._clock, self._count, self._holder = leases, clock, count, holder
-        self._duration = duration
+        self._duration, self._placing = duration, placing(count, pools)
+        self._giving: asyncio.Task[None] | None = None
         self._wanted: Collection[int] = ()
         self._agreement = Leadership(
-            leases, clock, name=LEADER_LEASE, holder=f"shards:{count}", duration=duration
+            leases, clock, name=LEADER_LEASE, holder=self._placing, duration=duration
         )
         self._member = Leadership(
             leases, clock, name=f"{MEMBER_LEASES}{count}/{holder}", holder=holder, duration=duration
@@ -133,7 +142,7 @@ class Shards:
     @property
     def problem(self) -> str:
         """Why this controller leads nothing and waits; empty: it does not wait for others to end."""
-        return disagreement(self._agreement.other, self._count)
+        return disagreement(self._agreement.other, self._count, self._placing)
 
     async def run(self) -> None:
         """Take part until cancelled. The shards' leaderships renew themselves, and are given up by whoever runs them."""
@@ -147,6 +156,8 @@ class Shards:
 
     async def leave(self) -> None:
         """Say that we are gone. The agreement is everybody's: it ends when nobody renews it any more."""
+        if self._giving is not None:
+            self._giving.cancel()  # whoever runs the leadership gives it up
         await self._member.release()
 
     async def turn(self) -> None:
@@ -161,6 +172,11 @@ class Shards:
                     log.warning("%s", self.problem)
             return
         await self._member.renew()
+        if self._giving is not None:
+            if not self._giving.done():
+                return
+            self._giving.result()
+            self._giving = None
         try:
             step = await self._next()
         except PortError as error:
@@ -171,7 +187,9 @@ class Shards:
             await self.leaderships[shard].renew()
         if step.give_up is not None:
             log.info("%s gives shard %d up: it holds more than its share", self._holder, step.give_up)
-            await self.leaderships[step.give_up].hand_over()
+            # Beside the renewals: the turn it waits for may be longer than the agreement lasts.
+            self._giving = asyncio.create_task(self.leaderships[step.give_up].hand_over(), name="hand-over")
+            await asyncio.sleep(0)
 
     async def _next(self) -> Step:
         members, holders = set[str](), dict[int, str]()
@@ -185,12 +203,28 @@ class Shards:
         return next_step(self._holder, members, holders, self._count)
 
 
-def disagreement(other: str, count: int) -> str:
-    """What a controller with ``count`` shards waits for, given who holds the common lease instead; empty: nothing."""
+def placing(count: int, pools: Sequence[QuotaPool]) -> str:
+    """What all controllers must have in common so that a workload has the same shard in each: N, and the cohorts."""
+    cohorts = sorted((pool.name, pool.cohort) for pool in pools if pool.cohort is not None)
+    if not cohorts:
+        return f"shards:{count}"
+    return f"shards:{count}:{blake2b(repr(cohorts).encode(), digest_size=8).hexdigest()}"
+
+
+def disagreement(other: str, count: int, mine: str = "") -> str:
+    """What a controller with ``count`` shards waits for, given who holds the common lease instead; empty: nothing.
+
+    ``mine``: its own `placing`, where it has more than one.
+    """
     found = _AGREEMENT.fullmatch(other)
     theirs = int(found[1]) if found else 1
-    if not other or theirs == count:
+    if not other or other == mine or (theirs == count and found is None):
         return ""
+    if theirs == count:
+        return (
+            "waits: controllers still run whose FORECREST_QUOTA_POOLS have other cohorts than this one's; "
+            "it leads once they have ended"
+        )
     return (
         f"waits: controllers with FORECREST_SHARDS={theirs} still run, and this one has {count}; "
         "it leads once they have ended"

@@ -1,5 +1,6 @@
 """Where a workload belongs, and who takes and gives up which shard."""
 
+import asyncio
 from collections import Counter
 from datetime import timedelta
 
@@ -106,6 +107,52 @@ async def test_leading_shards_ends_when_the_agreement_was_not_renewed() -> None:
     await clock.advance(timedelta(seconds=1.5).total_seconds())
 
     assert () == split.held
+
+
+async def test_controllers_with_other_cohorts_wait_and_say_so() -> None:
+    """The cohort of its pool places a workload: each of the two would take one that the other has too."""
+    clock = VirtualClock(START)
+    leases = FakeLeaseStore(clock)
+    apart = (QuotaPool("a", 8), QuotaPool("b", 8))
+    together = tuple(QuotaPool(name, 8, cohort="c") for name in "ab")
+    old, same, new = (
+        Shards(leases, clock, count=4, holder=holder, duration=LEASE, pools=pools)
+        for holder, pools in (("old", apart), ("same", apart[::-1]), ("new", together))
+    )
+    await old.turn()
+    await same.turn()
+    await new.turn()
+
+    assert "" == same.problem
+    assert () == new.held
+    assert "other cohorts" in new.problem
+    await clock.advance(LEASE.total_seconds())
+    await new.turn()
+    await old.turn()
+    assert (0, 1, 2, 3) == new.held
+    assert () == old.held
+    assert "other cohorts" in old.problem
+
+
+async def test_a_long_turn_that_a_hand_over_waits_for_does_not_end_the_other_shards() -> None:
+    clock = VirtualClock(START)
+    leases = FakeLeaseStore(clock)
+    first, second = (Shards(leases, clock, count=2, holder=name, duration=LEASE) for name in "ab")
+    await first.turn()
+    async with first.leaderships[1].turn:
+        for _ in range(6):
+            await second.turn()
+            async with asyncio.timeout(5):
+                await first.turn()
+            for leadership in first.leaderships:
+                await leadership.renew()
+            assert (0, 1) == first.held
+            await clock.advance(LEASE.total_seconds() / 3)
+    await asyncio.sleep(0)
+    await first.turn()
+    await second.turn()
+
+    assert ((0,), (1,)) == (first.held, second.held)
 
 
 def test_local_replicas_cannot_be_split() -> None:
