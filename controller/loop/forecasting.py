@@ -2,9 +2,9 @@
 
 Promises: a workload whose refit fails or hangs is named and never stops the rest; it keeps its last forecast, whose
 age the core sees, and is tried again at growing pauses. A round refits what is due, a few at once: those whose events
-changed first, then the longest due. Each hour of truth is scored once it is over, twice at that, because minutes may be late; every few hours
-the candidate models are compared, and the champion makes the forecasts until another one has clearly won.
-Scores and champions are stored, so a new leader goes on where the last one was; a defect in judging costs no
+changed first, then the longest due. Each hour of truth is scored once it is over, twice at that, because minutes may be
+late; every few hours the candidate models are compared, and the champion makes the forecasts until another one has
+clearly won. Scores and champions are stored, so a new leader goes on where the last one was; a defect in judging costs no
 forecast. Called by the runner while this process leads.
 """
 
@@ -118,7 +118,7 @@ class Forecasting:
             return 0
         self._count = len(workloads)
         due = self._find_due(workloads, events)
-        self._forget(self.bands.keys() - {w.name for w in workloads})
+        self._forget((self.bands.keys() | self._due.keys()) - {w.name for w in workloads})
         if not due:
             return 0
         self.round = Round(len(due))

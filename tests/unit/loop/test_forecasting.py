@@ -194,6 +194,26 @@ async def test_a_refit_that_fails_is_named_and_tried_again_at_growing_pauses(
     assert (3, 3) == (forecasting.round.due_count, forecasting.round.done_count)
 
 
+async def test_a_workload_that_is_gone_leaves_no_pause_behind_for_one_of_its_name(
+    fleet: Fleet, recommender: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traffic(fleet, recommender, START - HOUR, START)
+    refit, broken = FakeForecaster.refit, [True]
+
+    async def failing_first(self: FakeForecaster, *history: object, **given: object) -> object:
+        if broken.pop():
+            raise PortError("It took longer than 60 s and was given up.")
+        return await refit(self, *history, **given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(FakeForecaster, "refit", failing_first)
+    forecasting = Forecasting(fleet.store, FakeForecaster(), fleet.clock, Settings())
+    assert 0 == await forecasting.refresh([recommender], {})
+    assert 0 == await forecasting.refresh([], {})
+    broken.append(False)
+
+    assert 1 == await forecasting.refresh([recommender], {})
+
+
 async def test_refits_are_stored_as_they_arrive_and_a_slow_one_holds_nobody_up(
     fleet: Fleet, recommender: Workload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
