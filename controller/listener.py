@@ -1,8 +1,8 @@
 """Serve an HTTP application on one address: what the side port and the console have in common.
 
 Promises: the port is open when ``listen`` returns, and closed again if it could not be; no more connections than
-``CONNECTIONS_MAX`` are served at once, and one more is answered 503 and counted. Whether the address may be served on is
-the caller's to check. Called by both.
+``CONNECTIONS_MAX`` are served at once, and one more is answered 503, of which the caller is told. Whether the address may
+be served on is the caller's to check. Called by both.
 """
 
 import asyncio
