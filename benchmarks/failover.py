@@ -1,9 +1,9 @@
 """How long a takeover takes after kill -9 of the leader, and whether anybody acts wrongly meanwhile.
 
 Promises: three real controllers on one PostgreSQL, Valkey and fleet; before each kill every workload's minimum is
-raised by one, so that an order is due about then; a takeover ends when the next leader has claimed what
-the killed one led, which is the first thing it does before it orders. Wrong is: a replica too many or one ended, an order that is not
-in the ledger under its token, or an older leader's order applied after a newer one's. Exit status 1 when a
+raised by one, so that an order is due about then; a takeover ends when the next leader has claimed what the killed one
+led, which is the first thing it does before it orders. Wrong is: a replica too many or one ended, an order that is
+not in the ledger under its token, or an older leader's order applied after a newer one's. Exit status 1 when a
 takeover took more than twice the lease or anything was wrong. Called by people: `python -m benchmarks failover`.
 """
 

@@ -1,7 +1,7 @@
 """A fleet outside every controller, for drills: it records each order with its fencing token.
 
-Promises: an order with a smaller token than one seen before for its workload is refused, as a fleet that compares tokens does; what
-was applied, refused and started stays on record; a test can hold an order on its way, and replicas before they
+Promises: an order with a smaller token than one seen before for its workload is refused, as a fleet that compares
+tokens does; what was applied, refused and started stays on record; a test can hold an order on its way, and replicas before they
 load. Replicas serve metrics as Triton does, and no inference. Called by drills: the server runs in theirs, and
 `python -m benchmarks.fleet` is `forecrest serve` with the client as its actuator.
 """

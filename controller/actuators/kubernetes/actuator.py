@@ -62,9 +62,7 @@ class KubernetesActuator:
         self._dry_run = dry_run
         self._fences = Fences()
         self._claimed: dict[str, int] = {}  # fence on each workload's target, as far as we wrote or read it
-        self._abandoned: dict[
-            int, frozenset[str]
-        ] = {}  # minima that look abandoned, by the fence of who looked
+        self._abandoned = floors.Abandoned()
         self._seen: dict[str, set[tuple[str, str]]] = {}  # pods, by workload
         self._asked: dict[str, int] = {}  # floors, by workload
         self._problems: dict[str, str] = {}
@@ -416,11 +414,8 @@ class KubernetesActuator:
         hpas, scaled = self._minima
         abandoned = [m for m in floors.raised(hpas(), scaled()) if m.path not in kept]
         if shared is not None:
-            before = self._abandoned.get(shared, frozenset())
-            fences = set(self._claimed.values())
-            self._abandoned = {fence: found for fence, found in self._abandoned.items() if fence in fences}
-            self._abandoned[shared] = frozenset(m.path for m in abandoned)
-            abandoned = [m for m in abandoned if m.path in before]
+            confirmed = self._abandoned.confirmed({m.path for m in abandoned}, shared)
+            abandoned = [m for m in abandoned if m.path in confirmed]
         for minimum in abandoned:
             try:
                 await floors.restore(self._api, minimum, self._query)

@@ -253,7 +253,9 @@ def _decision(row: Row[Any]) -> tuple[Decision, Outcome | None]:
 _STATES = text("""
     SELECT states.workload, states.body, plans.body AS plan,
         CASE WHEN states.lease IS NULL THEN (SELECT at FROM ticks) ELSE lease_ticks.at END AS ticked_at
-    FROM workload_states AS states LEFT JOIN lease_ticks ON lease_ticks.lease = states.lease LEFT JOIN capacity_plans AS plans ON plans.workload = states.workload
+    FROM workload_states AS states
+    LEFT JOIN lease_ticks ON lease_ticks.lease = states.lease
+    LEFT JOIN capacity_plans AS plans ON plans.workload = states.workload
         AND plans.revision = CAST(states.body -> 'plan' ->> 'revision' AS bigint)
         AND states.body -> 'plan' ->> 'digest' = ''
     WHERE CAST(:workloads AS text[]) IS NULL OR states.workload = ANY(CAST(:workloads AS text[]))

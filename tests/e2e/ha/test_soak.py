@@ -1,4 +1,4 @@
-"""The soak in a minute: real servers, controllers and faults, held against the same rules as the long one."""
+"""The soak in a minute and a half: real servers, controllers and faults, held against the same rules as the long one."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def test_a_minute_of_faults_makes_no_wrong_decision_and_loses_no_event(folder: Path) -> None:
+async def test_a_short_soak_makes_no_wrong_decision_and_loses_no_event(folder: Path) -> None:
     found, record = await Soak(1.5, 5, 6, FAULTS, None, has_disk=False, lead_s=10.0).measure(folder)
 
     assert [] == found["wrong"]

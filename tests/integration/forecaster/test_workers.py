@@ -27,7 +27,7 @@ def test_processes_start_when_needed_and_give_way_to_others(workers: Workers) ->
     assert 720 == workers.call(math.factorial, 6)
 
     (pid,) = workers.pids()
-    assert os.getpriority(os.PRIO_PROCESS, 0) + NICENESS == os.getpriority(os.PRIO_PROCESS, pid)
+    assert min(19, os.getpriority(os.PRIO_PROCESS, 0) + NICENESS) == os.getpriority(os.PRIO_PROCESS, pid)
     assert "1" == workers.call(os.getenv, "OMP_NUM_THREADS")
 
 
