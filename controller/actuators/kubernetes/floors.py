@@ -8,7 +8,7 @@ Called by the actuator.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
@@ -56,6 +56,19 @@ class Minimum:
         """As a person writes it."""
         kind = "HorizontalPodAutoscaler" if self.kind == "hpa" else "ScaledObject"
         return f"{kind} {self.namespace}/{self.name}"
+
+
+class Abandoned:
+    """Paths of minima that look abandoned to leaders of which none knows the others' workloads as they are now."""
+
+    def __init__(self) -> None:
+        self._fences: Mapping[str, frozenset[int]] = {}  # of those who found so
+
+    def confirmed(self, paths: Collection[str], fence: int) -> Collection[str]:
+        """Those that this leader found before, and no other leader found otherwise since; ``paths``: of its look now."""
+        before = self._fences
+        self._fences = {path: before.get(path, frozenset()) | {fence} for path in paths}
+        return {path for path in paths if fence in before.get(path, ())}
 
 
 def kept(item: Object) -> Object:

@@ -238,3 +238,18 @@ def test_a_workloads_pods_are_those_of_its_namespace_with_all_of_its_labels() ->
     assert [p.name for p in index.of("shop", {"app": "rec", "tier": "gpu"})] == ["a", "b"]
     assert index.of("shop", {"app": "rec", "tier": "cpu"}) == []
     assert index.of("shop", {}) == []
+
+
+def test_a_minimum_is_abandoned_once_one_leader_found_so_twice_and_none_otherwise_between() -> None:
+    """Also where shards take turns, none of which has a workload left."""
+    abandoned = floors.Abandoned()
+    looks = [
+        (["a", "b"], 1, set()),
+        (["a", "b"], 2, set()),
+        (["a"], 1, {"a"}),  # b has a workload again
+        (["a", "b"], 2, {"a"}),
+        (["b"], 1, set()),
+        (["b"], 2, {"b"}),
+    ]
+
+    assert [found for *_, found in looks] == [abandoned.confirmed(paths, fence) for paths, fence, _ in looks]
