@@ -7,7 +7,7 @@ fails to apply is recorded as such. Refuses to act without leadership. Called by
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -96,6 +96,17 @@ class Memory:
     state: FleetState
     stored: Mapping[str, WorkloadState]
     is_fresh: bool = False  # read, and not written yet
+
+    def without(self, others: Iterable[Workload]) -> "Memory":
+        """Memory that holds nothing of these: what another leader decides for is no longer ours to write."""
+        names = self.state.workloads.keys() & {workload.name for workload in others}
+        if not names:
+            return self
+        states, stored = (
+            {name: state for name, state in known.items() if name not in names}
+            for known in (self.state.workloads, self.stored)
+        )
+        return replace(self, state=FleetState(states), stored=stored)
 
     def changed(self, state: FleetState, workloads: Sequence[Workload]) -> dict[str, WorkloadState]:
         """States that must be written so that another would load ``state``, which is of these workloads."""
@@ -214,15 +225,17 @@ class Control:
         horizon = timedelta(seconds=self._settings.forecast_horizon_s)
         async with self._store.unit_of_work() as uow:
             workloads = await self._registered.read(uow)
-            names = self._registered.names
+            names, others = self._registered.names, self._registered.others
             if memory is None or memory.token != token:
                 stored = await uow.states.load(names)
                 memory = Memory(token, FleetState(stored), stored, is_fresh=True)
-            elif new := set(names or ()) - memory.state.workloads.keys():
+            elif names is not None and set(names) != memory.state.workloads.keys():
+                memory = memory.without(others or ())
                 # One of a name that was there before; not as stored by us, so that it is written under our lease.
-                memory = replace(
-                    memory, state=FleetState({**memory.state.workloads, **await uow.states.load(new)})
-                )
+                if new := set(names) - memory.state.workloads.keys():
+                    memory = replace(
+                        memory, state=FleetState({**memory.state.workloads, **await uow.states.load(new)})
+                    )
             if workloads is not self._plain:
                 self._plain = None if any(map(named_engines, workloads)) else workloads
                 if measured := await measured_profiles(uow, workloads):

@@ -9,7 +9,9 @@ import pytest
 
 from controller.core.types import CapacityProfile, FleetState, Workload, WorkloadState
 from controller.loop.control import Memory
-from controller.ports import UnavailableError
+from controller.loop.known import KnownWorkloads
+from controller.loop.shards import Share
+from controller.ports import LEADER_LEASE, UnavailableError
 from tests.unit.loop.conftest import Fleet, Process
 
 Make = Callable[[str], Process]
@@ -139,3 +141,30 @@ async def test_a_deleted_workload_is_as_it_was_when_it_comes_back(
         await fleet.clock.advance(timedelta(minutes=10).total_seconds())
 
     assert replace(before, last_at=None) == (await loaded(fleet))[recommender.name]
+
+
+async def test_a_workload_made_anew_in_another_shard_is_its_new_leader_s_alone(
+    fleet: Fleet, process: Make, recommender: Workload
+) -> None:
+    """Deleted and made anew with another pool between two ticks of its old leader."""
+    agreed = await fleet.leases.acquire(LEADER_LEASE, "shards:2", timedelta(hours=1))
+    assert agreed is not None
+    tokens: dict[str, int] = {}
+    # The later token is the greater one, which the target lets through.
+    controls = {pool: process(pool).control for pool in ("there", "here")}
+    for number, (pool, control) in enumerate(controls.items()):
+        lease = await fleet.leases.acquire(f"shard/2/{number}", pool, timedelta(hours=1))
+        assert lease is not None
+        tokens[pool] = lease.token
+        control._registered = Share(KnownWorkloads(10), lambda w, pool=pool: w.quota_pool == pool)  # type: ignore[misc] # its own
+    for pool in ("there", "here"):
+        async with fleet.store.unit_of_work() as uow:
+            await uow.workloads.delete(recommender.name, expected_generation=None)
+            await uow.workloads.create(replace(recommender, quota_pool=pool))
+            await uow.commit()
+        for each in (pool, *(controls.keys() - {pool})):
+            await controls[each].tick(tokens[each])
+            await fleet.clock.advance(5.0)
+            memory = controls[pool]._memory
+            assert memory is not None
+            assert memory.state.workloads == await loaded(fleet)
