@@ -229,7 +229,7 @@ class Control:
             if memory is None or memory.token != token:
                 stored = await uow.states.load(names)
                 memory = Memory(token, FleetState(stored), stored, is_fresh=True)
-            elif names is not None and set(names) != memory.state.workloads.keys():
+            elif names is not None and set(names) ^ memory.state.workloads.keys():
                 memory = memory.without(others or ())
                 # One of a name that was there before; not as stored by us, so that it is written under our lease.
                 if new := set(names) - memory.state.workloads.keys():

@@ -151,20 +151,18 @@ async def test_a_workload_made_anew_in_another_shard_is_its_new_leader_s_alone(
     assert agreed is not None
     tokens: dict[str, int] = {}
     # The later token is the greater one, which the target lets through.
-    controls = {pool: process(pool).control for pool in ("there", "here")}
-    for number, (pool, control) in enumerate(controls.items()):
+    leaders = {pool: process(pool) for pool in ("there", "here")}
+    for number, (pool, leader) in enumerate(leaders.items()):
         lease = await fleet.leases.acquire(f"shard/2/{number}", pool, timedelta(hours=1))
         assert lease is not None
         tokens[pool] = lease.token
-        control._registered = Share(KnownWorkloads(10), lambda w, pool=pool: w.quota_pool == pool)  # type: ignore[misc] # its own
+        leader.control._registered = Share(KnownWorkloads(10), lambda w, pool=pool: w.quota_pool == pool)  # type: ignore[misc] # its own
     for pool in ("there", "here"):
         async with fleet.store.unit_of_work() as uow:
             await uow.workloads.delete(recommender.name, expected_generation=None)
             await uow.workloads.create(replace(recommender, quota_pool=pool))
             await uow.commit()
-        for each in (pool, *(controls.keys() - {pool})):
-            await controls[each].tick(tokens[each])
+        for each in (pool, *(leaders.keys() - {pool})):
+            await leaders[each].control.tick(tokens[each])
             await fleet.clock.advance(5.0)
-            memory = controls[pool]._memory
-            assert memory is not None
-            assert memory.state.workloads == await loaded(fleet)
+            assert remembered(leaders[pool]).workloads == await loaded(fleet)
