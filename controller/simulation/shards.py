@@ -2,13 +2,13 @@
 
 The parts are production's: `Shards`, `Leadership`, the placing of workloads and the rule of the store's fence, over
 leases in memory. In a seeded world controllers are killed, told to end, stopped for a while in the middle of a turn,
-and replaced by ones with another number of shards; the lease store is away; its clock steps. What a controller wants
+and replaced by ones with another number of shards or other cohorts; the lease store is away; its clock steps. What a controller wants
 to write it writes up to two leases later, under the token it had. Then a calm stretch shows whether all settles.
 
 Invariants, numbered as in docs/decisions/0012-leased-shards.md and checked every second:
 
 1. Of two tokens that both pass the fence, the workloads are disjoint.
-2. Tokens that pass the fence are all of one number of shards.
+2. Tokens that pass the fence are all of one number of shards, and of the same cohorts.
 3. Tokens that change a workload never fall.
 4. Every shard is led within two leases and a turn after the last fault. (On its way to an even spread it may be without
    a leader again for a turn.)
@@ -40,6 +40,7 @@ FAULTY_S, SETTLE_S, CALM_S = 30 * LEASE_S, 2 * LEASE_S + TURN_S, 6 * LEASE_S
 CONTROLLERS_MAX = 5
 _PROFILES = (CapacityProfile("e", "g", 100.0),)
 _POOLS = (QuotaPool("a", 8, cohort="c"), QuotaPool("b", 8, cohort="c"), QuotaPool("d", 8))
+_APART = tuple(QuotaPool(pool.name, pool.nominal_gpus) for pool in _POOLS)
 _WORKLOADS = tuple(
     Workload(f"w{number}", "m", _PROFILES, max_replicas=9, quota_pool=(None, None, "a", "b", "d")[number % 5])
     for number in range(20)
@@ -62,16 +63,24 @@ class _Clock:
         raise NotImplementedError(f"{seconds} s: the world's own loop says when turns are")
 
 
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """What a controller is told: into how many shards, and which pools."""
+
+    count: int
+    pools: tuple[QuotaPool, ...]
+
+
 @cache
-def _names(count: int, shard: int) -> frozenset[str]:
+def _names(layout: _Layout, shard: int) -> frozenset[str]:
     """Workloads of a shard."""
-    return frozenset(w.name for w in _WORKLOADS if shard_of(w, _POOLS, count) == shard)
+    return frozenset(w.name for w in _WORKLOADS if shard_of(w, layout.pools, layout.count) == shard)
 
 
 @dataclass(slots=True)
 class _Controller:
     name: str
-    count: int
+    layout: _Layout
     shards: Shards | None
     leaderships: tuple[Leadership, ...]
     next_turn_s: float
@@ -82,7 +91,7 @@ class _Controller:
 class _Write:
     due_s: float
     token: int
-    count: int
+    layout: _Layout
     shard: int
     by: Leadership
 
@@ -99,11 +108,11 @@ class ShardWorld:
         self.random = Random(self.seed)
         self.clock, self.store_clock = _Clock(), _Clock()
         self.leases = FakeLeaseStore(self.store_clock)
-        self.count = self.random.choice((1, 2, 3, 4, 6))
+        self.layout = self.choose()
         self.controllers: list[_Controller] = []
         self.writes: list[_Write] = []
         self.newest: dict[str, int] = {}
-        self.tokens: dict[int, tuple[int, int]] = {}  # ever held: of how many shards, and of which
+        self.tokens: dict[int, tuple[_Layout, int]] = {}  # ever held: under which layout, and of which shard
         self.faults: Counter[str] = Counter()
         self.written_count = self.made = self.away_until_s = 0
         for _ in range(self.random.randint(1, 3)):
@@ -114,19 +123,25 @@ class ShardWorld:
         again = f"python -m controller.simulation.shards --seeds {self.seed}:{self.seed + 1}"
         return BrokenInvariantError(f"invariant {number} at {self.now_s} s: {sentence}; again: {again}")
 
+    def choose(self) -> _Layout:
+        """Shards, and cohorts where these place workloads."""
+        count = self.random.choice((1, 2, 3, 4, 6))
+        return _Layout(count, _POOLS if count == 1 else self.random.choice((_POOLS, _APART)))
+
     def join(self) -> None:
-        """One more controller, with the number of shards that is being rolled out."""
+        """One more controller, with the layout that is being rolled out."""
         self.made += 1
         name, duration = f"c{self.made}", timedelta(seconds=LEASE_S)
         shards = None
-        if self.count == 1:
+        count, pools = self.layout.count, self.layout.pools
+        if count == 1:
             alone = Leadership(self.leases, self.clock, name=LEADER_LEASE, holder=name, duration=duration)
             leaderships: tuple[Leadership, ...] = (alone,)
         else:
-            shards = Shards(self.leases, self.clock, count=self.count, holder=name, duration=duration)
+            shards = Shards(self.leases, self.clock, count=count, holder=name, duration=duration, pools=pools)
             leaderships = shards.leaderships
         first_s = self.now_s + self.random.uniform(0, TURN_S)
-        self.controllers.append(_Controller(name, self.count, shards, leaderships, first_s))
+        self.controllers.append(_Controller(name, self.layout, shards, leaderships, first_s))
 
     async def second(self) -> None:
         """Let a second pass: turns that are due, writes that are due, then the checks."""
@@ -149,9 +164,9 @@ class ShardWorld:
         for shard, leadership in enumerate(one.leaderships):
             token = await leadership.renew()
             if token is not None:
-                self.tokens[token] = (one.count, shard)
+                self.tokens[token] = (one.layout, shard)
                 late_s = self.random.choice((0, 0, 1, LEASE_S, 2 * LEASE_S)) * self.random.random()
-                self.writes.append(_Write(self.now_s + late_s, token, one.count, shard, leadership))
+                self.writes.append(_Write(self.now_s + late_s, token, one.layout, shard, leadership))
 
     def _write(self, write: _Write) -> None:
         try:
@@ -161,21 +176,21 @@ class ShardWorld:
                 write.by.lost()
             return
         self.written_count += 1
-        for name in _names(write.count, write.shard):
+        for name in _names(write.layout, write.shard):
             if write.token < self.newest.get(name, 0):
                 raise self.broken(3, f"{name}: {write.token} after {self.newest[name]}")
             self.newest[name] = write.token
 
     def _check_fence(self) -> None:
-        passing: dict[int, tuple[int, int]] = {}
+        passing: dict[int, tuple[_Layout, int]] = {}
         for token, of in self.tokens.items():
             try:
                 held_lease(self.leases.tokens(), token)
             except StaleFenceError:
                 continue
             passing[token] = of
-        if len({count for count, _ in passing.values()}) > 1:
-            raise self.broken(2, f"tokens of several numbers of shards pass: {passing}")
+        if len({layout for layout, _ in passing.values()}) > 1:
+            raise self.broken(2, f"tokens of several layouts pass: {passing}")
         actors = Counter(name for of in passing.values() for name in _names(*of))
         if actors and max(actors.values()) > 1:
             raise self.broken(1, f"some workloads have several actors: {passing}")
@@ -198,7 +213,7 @@ class ShardWorld:
         elif kind == "clock_step":
             self.store_clock.offset += timedelta(seconds=self.random.uniform(-LEASE_S / 2, 2 * LEASE_S))
         elif kind == "rollout":
-            self.count = self.random.choice((1, 2, 3, 4, 6))
+            self.layout = self.choose()
             self.join()
         else:
             return
@@ -214,7 +229,7 @@ class ShardWorld:
     async def heal(self) -> None:
         """End the faults: what was rolled out is everywhere."""
         self.away_until_s, self.leases.available = 0, True
-        for one in [c for c in self.controllers if c.count != self.count]:
+        for one in [c for c in self.controllers if c.layout != self.layout]:
             self.controllers.remove(one)
             await self.end(one)
         for one in self.controllers:
@@ -244,19 +259,19 @@ async def run_world(seed: int) -> ShardWorld:
     for _ in range(SETTLE_S):
         await world.second()
         led |= world.holders().keys()
-    if len(led) < world.count:
-        raise world.broken(4, f"of {world.count} shards only {sorted(led)} were led")
+    if len(led) < world.layout.count:
+        raise world.broken(4, f"of {world.layout.count} shards only {sorted(led)} were led")
     await _settle(world)
     return world
 
 
 async def _settle(world: ShardWorld) -> None:
     """Let shards move until they are spread evenly, and see that they stay."""
-    for _ in range(LEASE_S * world.count):
+    for _ in range(LEASE_S * world.layout.count):
         await world.second()
     settled, written = world.holders(), world.written_count
-    if len(settled) < world.count:
-        raise world.broken(5, f"of {world.count} shards only {sorted(settled)} are led")
+    if len(settled) < world.layout.count:
+        raise world.broken(5, f"of {world.layout.count} shards only {sorted(settled)} are led")
     loads = [sum(held == one.name for held in settled.values()) for one in world.controllers]
     if max(loads) - min(loads) > 1:
         raise world.broken(5, f"shares differ: {loads}")

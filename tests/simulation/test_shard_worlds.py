@@ -38,6 +38,12 @@ async def _some_world_breaks() -> str:
     return ""
 
 
+async def test_controllers_that_do_not_agree_on_cohorts_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(production, "placing", lambda count, _: f"shards:{count}")
+
+    assert "invariant" in await _some_world_breaks()
+
+
 async def test_a_fence_that_forgets_the_agreement_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def forgetful(tokens: Mapping[str, int], token: int) -> None:
         if all(t != token or not n.startswith((LEADER_LEASE, SHARD_LEASES)) for n, t in tokens.items()):
