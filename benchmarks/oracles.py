@@ -99,7 +99,6 @@ class Ledger:
     short: list[str] = field(default_factory=list[str])
     unjudged: int = 0
     drift_s_max: float = 0.0
-    read_failures: int = 0
     postgres_connections: int | None = None
     _connection: psycopg.AsyncConnection[Any] | None = None
     _seen: dict[str, float] = field(default_factory=dict[str, float])
@@ -137,7 +136,6 @@ class Ledger:
             rows = await self._rows(NEW, (self._since_s - _BACK_S,))
             count = await self._rows("SELECT count(*) FROM pg_stat_activity WHERE usename = current_user")
         except (psycopg.Error, OSError):
-            self.read_failures += 1
             self.postgres_connections = None
         else:
             self.postgres_connections = count[0][0]

@@ -32,8 +32,6 @@ def _write_vitals(path: Path, runtime: Runtime) -> None:
         # By the machine's own seconds, which all its processes share.
         "ticked_s": None if age_s is None else runtime.clock.monotonic() - age_s,
         "tick_s": runtime.runner.durations_s.get("tick"),
-        "failures": runtime.runner.failure_count,
-        "pending_minutes": runtime.observer.pending_count,
     }
     fresh = path.with_suffix(".new")
     fresh.write_text(json.dumps(found))
