@@ -30,6 +30,10 @@ def test_a_paused_workload_that_follows_what_runs_does_not_grow_its_pool() -> No
     faults.run_seed(14680)
 
 
+def test_a_pool_that_its_tolerance_keeps_below_the_need_has_healed() -> None:
+    faults.run_seed(14691)
+
+
 def test_worlds_really_contain_every_kind_of_fault() -> None:
     worlds = [faults.World(seed) for seed in range(200)]
     kinds = {fault.kind for world in worlds for fault in world.faults}
