@@ -739,10 +739,10 @@ CONTROL = Dashboard(
             "Now",
             (
                 stat(
-                    "Leaders",
-                    "Exactly one controller leads; none for two leases at most.",
-                    "sum(forecrest_leader) or vector(0)",
-                    steps=((None, RED), (1, GREEN), (2, AMBER)),
+                    "Shards without a leader",
+                    "A single leader holds the one there is. 0 but for two leases at most; below 0, two lead one.",
+                    "max(forecrest_shards) - sum(forecrest_shards_held) or vector(1)",
+                    steps=((None, AMBER), (0, GREEN), (1, RED)),
                 ),
                 stat(
                     "Last tick",
