@@ -279,9 +279,17 @@ async def test_the_service_account_may_do_what_is_done_and_nothing_else(
         return sum(r.warm for view in views.values() for r in view.replicas) == 5
 
     await eventually(are_warm)
-    pool = (await actuator.observe([owned]))[owned.name].replicas
     await actuator.scale(owned, 1, fence=1)  # says which pod leaves first
-    await actuator.replace(owned, pool[0].id, fence=1)
+
+    stays: list[str] = []
+
+    async def one_stays() -> bool:
+        views = await actuator.observe([owned])
+        stays[:] = [r.id for view in views.values() for r in view.replicas]
+        return len(stays) == 1
+
+    await eventually(one_stays)
+    await actuator.replace(owned, stays[0], fence=1)
     assert await actuator.restore_all() == 2
     await say_twice(admin, as_installed, owned)
     await declare_and_delete(admin, namespace)
