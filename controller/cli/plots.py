@@ -12,6 +12,7 @@ from controller.cli.common import qps
 
 HOURS = (0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 12.0, 24.0, 48.0, 72.0, 168.0)
 TICKS_MAX = 8
+NEARLY_NOTHING = 1e-9  # a difference that has no power of ten of its own left, or means none
 
 
 def hour_ticks(low: float, high: float) -> list[float]:
@@ -22,7 +23,7 @@ def hour_ticks(low: float, high: float) -> list[float]:
 
 def value_ticks(low: float, high: float) -> list[float]:
     """Return round values within the bounds."""
-    if not high > low:
+    if not high - low > NEARLY_NOTHING:
         return [low]
     power = 10.0 ** math.floor(math.log10((high - low) / TICKS_MAX))
     step = next(power * by for by in (1, 2, 5, 10, 20) if (high - low) / (power * by) <= TICKS_MAX)

@@ -21,6 +21,7 @@ POINTS_MAX = 240
 CONFIDENCE = 0.8
 _TICKS_MAX = 4
 _STEPS_S = (60, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800, 1209600)
+_NEARLY_NOTHING = 1e-9
 _CROWDED_PERCENT = 14.0
 
 
@@ -344,7 +345,8 @@ def _line(points: Iterable[tuple[float, float | None]]) -> str:
 
 def _nice(value: float, *, whole: bool = False) -> float:
     """Return the next round number above, so that the axis has readable marks."""
-    if not math.isfinite(value) or value <= 0:
+    # What is nearly nothing has no power of ten of its own left.
+    if not math.isfinite(value) or value < _NEARLY_NOTHING:
         return 1.0 if not whole else 2.0
     scale = 10 ** math.floor(math.log10(value))
     found = next(m * scale for m in (1, 1.2, 1.6, 2, 2.4, 3, 4, 5, 6, 8, 10, 12) if m * scale >= value * 1.02)

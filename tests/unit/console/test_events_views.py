@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from forecrest.v1 import control_pb2, event_pb2, event_service_pb2, forecast_pb2
 from google.protobuf.timestamp_pb2 import Timestamp
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from controller.client import ApiError
@@ -346,6 +346,7 @@ def test_another_kind_of_load_replaces_the_one_before() -> None:
 
 
 @given(st.lists(st.floats(0, 1e9), min_size=3, max_size=400), st.integers(0, 10_000), st.integers(1, 40_000))
+@example([0.0, 0.0, 5e-324], 0, 1)
 def test_every_drawing_stays_inside_its_frame(qps: list[float], replicas: int, minutes: int) -> None:
     start_at = datetime(2026, 11, 10, 16, 0, tzinfo=UTC)
     one = a_preview(
