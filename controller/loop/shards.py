@@ -79,12 +79,17 @@ class Share:
         self._known, self._mine = known, mine
         self._all: tuple[Workload, ...] = ()
         self._workloads: tuple[Workload, ...] = ()
+        self._others: tuple[Workload, ...] = ()
 
     async def read(self, uow: UnitOfWork) -> tuple[Workload, ...]:
         """As `KnownWorkloads.read`."""
         found = await self._known.read(uow)
         if found is not self._all:
-            self._all, self._workloads = found, tuple(filter(self._mine, found))
+            # Every tick asks for both parts: each workload is placed once, not at each of them.
+            mine, others = list[Workload](), list[Workload]()
+            for workload in found:
+                (mine if self._mine(workload) else others).append(workload)
+            self._all, self._workloads, self._others = found, tuple(mine), tuple(others)
         return self._workloads
 
     @property
@@ -95,7 +100,7 @@ class Share:
     @property
     def others(self) -> tuple[Workload, ...]:
         """As `Registered.others`."""
-        return tuple(workload for workload in self._all if not self._mine(workload))
+        return self._others
 
 
 class Shards:
