@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -82,13 +82,13 @@ async def _measure(folder: Path, kills: int, lease_s: float, seed: int, shards: 
             await cluster.start()
             started_s = time.monotonic()
             if shards > 1:
-                await leases.until_spread(cluster)
+                await until_spread(leases.store, cluster.members.keys(), shards)
                 spreads_s.append(time.monotonic() - started_s)
             wanted = number + 2
             await fleet.until(lambda wanted=wanted: all(fleet.desired(n) == wanted for n in names))  # type: ignore[misc]
         await leases.close()
         total = (kills + 1) * len(names)
-        found = _report(lease_s, takeovers_s, fleet, await _ledger(servers), total)
+        found = _report(lease_s, takeovers_s, fleet, set(await decided(servers)), total)
         return found | ({"shards": shards, "spread_s": _quantiles(spreads_s)} if shards > 1 else {})
 
 
@@ -96,7 +96,7 @@ class _Leases:
     """Who leads which workload, as the leases say."""
 
     def __init__(self, store: PostgresLeaseStore, names: Sequence[str], shards: int) -> None:
-        self._store, self._shards = store, shards
+        self.store = store
         profiles = (CapacityProfile("e", "g", 100.0),)
         self._lease_of = {
             name: LEADER_LEASE
@@ -108,7 +108,7 @@ class _Leases:
     async def victim(self, cluster: Cluster, name: str) -> tuple[Member, dict[str, int]]:
         """Wait until a member leads a workload; return it, and the tokens of all that it leads."""
         while True:
-            live = {lease.name: lease for lease in await self._store.live()}
+            live = {lease.name: lease for lease in await self.store.live()}
             lease = live.get(self._lease_of[name])
             member = None if lease is None else cluster.members.get(_member_of(lease))
             if member is not None:
@@ -116,22 +116,26 @@ class _Leases:
                 return member, {n: at.token for n, at in mine.items() if _member_of(at) == member.name}
             await asyncio.sleep(LOOK_AGAIN_S)
 
-    async def until_spread(self, cluster: Cluster) -> None:
-        """Wait until the members that run hold every shard, and of shares that differ by one at most."""
-        while True:
-            held = Counter(dict.fromkeys(cluster.members, 0))
-            held.update(_member_of(x) for x in await self._store.live() if x.name.startswith(SHARD_LEASES))
-            if (
-                held.keys() == cluster.members.keys()
-                and held.total() == self._shards
-                and max(held.values()) - min(held.values()) <= 1
-            ):
-                return
-            await asyncio.sleep(LOOK_AGAIN_S)
-
     async def close(self) -> None:
         """Release connections."""
-        await self._store.close()
+        await self.store.close()
+
+
+async def until_spread(store: PostgresLeaseStore, members: Collection[str], shards: int) -> dict[int, str]:
+    """Wait until these members hold every shard, in shares that differ by one at most; return who holds which."""
+    prefix = f"{SHARD_LEASES}{shards}/"
+    while True:
+        live = [lease for lease in await store.live() if lease.name.startswith(prefix)]
+        found = {int(lease.name.removeprefix(prefix)): _member_of(lease) for lease in live}
+        held = Counter(dict.fromkeys(members, 0))
+        held.update(found.values())
+        if (
+            held.keys() == set(members)
+            and len(found) == shards
+            and max(held.values()) - min(held.values()) <= 1
+        ):
+            return found
+        await asyncio.sleep(LOOK_AGAIN_S)
 
 
 def _member_of(lease: Lease) -> str:
@@ -147,11 +151,14 @@ def _quantiles(took_s: list[float]) -> dict[str, float]:
     }
 
 
-async def _ledger(servers: Servers) -> set[tuple[str, int, int]]:
+async def decided(servers: Servers) -> list[tuple[str, int, int]]:
+    """Return (workload, fencing token, desired replicas) of every stored decision, oldest first of each workload."""
     address = servers.database_url.replace("+psycopg", "")
     async with await psycopg.AsyncConnection.connect(address) as connection:
-        rows = await connection.execute("SELECT workload, fence, desired_replicas FROM decisions")
-        return {(name, fence, desired) for name, fence, desired in await rows.fetchall()}
+        rows = await connection.execute(
+            "SELECT workload, fence, desired_replicas FROM decisions ORDER BY workload, at, id"
+        )
+        return [(name, fence, desired) for name, fence, desired in await rows.fetchall()]
 
 
 def _report(

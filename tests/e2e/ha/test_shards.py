@@ -2,14 +2,13 @@
 
 import itertools
 import signal
-from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 
-import psycopg
 from forecrest.v1 import event_pb2, event_service_pb2, workload_pb2, workload_service_pb2
 
 from benchmarks.drill import Cluster, Servers
+from benchmarks.failover import decided, until_spread
 from benchmarks.fleet import Fleet
 from controller.adapters.clock import SystemClock
 from controller.adapters.postgres import PostgresLeaseStore
@@ -24,22 +23,6 @@ SHARD = {
     for name in NAMES
 }
 CLOCK = SystemClock()
-
-
-async def holders(leases: PostgresLeaseStore) -> dict[int, str]:
-    """Which member holds which shard now."""
-    live = {lease.name: lease.holder.partition(":")[0] for lease in await leases.live()}
-    return {s: live[f"shard/{SHARDS}/{s}"] for s in range(SHARDS) if f"shard/{SHARDS}/{s}" in live}
-
-
-async def until_spread(leases: PostgresLeaseStore, members: set[str]) -> dict[int, str]:
-    """Wait until the members hold all shards, evenly; return who holds which."""
-    while True:
-        found = await holders(leases)
-        held = Counter(found.values())
-        if len(found) == SHARDS and held.keys() == members and max(held.values()) - min(held.values()) <= 1:
-            return found
-        await CLOCK.sleep(0.05)
 
 
 async def register(client: Client) -> None:
@@ -81,7 +64,7 @@ async def test_shards_of_killed_and_stopped_controllers_move_and_nobody_acts_twi
         fleet.qps = 40.0
         async with cluster.client() as client:
             await register(client)
-        held = await until_spread(leases, set(cluster.members))
+        held = await until_spread(leases, cluster.members.keys(), SHARDS)
         await fleet.until(lambda: all(fleet.warm(name) == 1 for name in NAMES))
         fleet.may_load.clear()
         async with cluster.client() as client:
@@ -98,7 +81,7 @@ async def test_shards_of_killed_and_stopped_controllers_move_and_nobody_acts_twi
         await fleet.until(lambda: all(fleet.desired(name) > 1 for name in NAMES))
         sleeper.send(signal.SIGCONT)
         await cluster.start()
-        await until_spread(leases, set(cluster.members))
+        await until_spread(leases, cluster.members.keys(), SHARDS)
         fleet.may_load.set()
         await fleet.until(lambda: all(fleet.warm(name) == fleet.desired(name) for name in NAMES))
         await leases.close()
@@ -108,19 +91,9 @@ async def test_shards_of_killed_and_stopped_controllers_move_and_nobody_acts_twi
         for name in NAMES:
             fences = [order.fence for order in fleet.orders if order.applied and order.workload == name]
             assert sorted(fences) == fences
-        rows = await ledger(servers)
+        rows = await decided(servers)
         for _, mine in itertools.groupby(rows, key=lambda row: row[0]):
-            decided = [fence for _, fence, _ in mine]
-            assert sorted(decided) == decided
+            tokens = [fence for _, fence, _ in mine]
+            assert sorted(tokens) == tokens
         scaled = {(o.workload, o.fence, o.replicas) for o in fleet.orders if o.kind == "scale" and o.applied}
         assert scaled <= set(rows)
-
-
-async def ledger(servers: Servers) -> list[tuple[str, int, int]]:
-    """(workload, fencing token, desired replicas) of every decision, oldest first of each workload."""
-    address = servers.database_url.replace("+psycopg", "")
-    async with await psycopg.AsyncConnection.connect(address) as connection:
-        found = await connection.execute(
-            "SELECT workload, fence, desired_replicas FROM decisions ORDER BY workload, at, id"
-        )
-        return [(workload, fence, desired) for workload, fence, desired in await found.fetchall()]
