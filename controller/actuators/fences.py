@@ -1,4 +1,4 @@
-"""The newest fencing token that this process saw, per workload: shards of one process have tokens of their own."""
+"""The newest fencing token that this process saw, per workload that there is: shards of one process have tokens of their own."""
 
 from collections.abc import Sequence
 
@@ -18,6 +18,9 @@ class Fences:
         if others is None:
             self._refuse(fence, self._all)
             self._all, self._newest = fence, {n: f for n, f in self._newest.items() if f > fence}
+        elif 0 < len(workloads) + len(others) < len(self._newest):
+            names = {workload.name for workload in (*workloads, *others)}
+            self._newest = {name: newest for name, newest in self._newest.items() if name in names}
         for workload in workloads:
             self.check(workload.name, fence)
 

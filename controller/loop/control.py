@@ -97,9 +97,9 @@ class Memory:
     stored: Mapping[str, WorkloadState]
     is_fresh: bool = False  # read, and not written yet
 
-    def without(self, others: Iterable[Workload]) -> "Memory":
-        """Memory that holds nothing of these: what another leader decides for is no longer ours to write."""
-        names = self.state.workloads.keys() & {workload.name for workload in others}
+    def without(self, gone: Iterable[str]) -> "Memory":
+        """Memory that holds nothing of these workloads."""
+        names = self.state.workloads.keys() & set(gone)
         if not names:
             return self
         states, stored = (
@@ -198,7 +198,7 @@ class Control:
         self.witness: Witness | None = None  # who else hears of each cycle
         self._counts: Mapping[str, ReplicaCounts] = {}  # of replicas, as told last
         self._came_of: dict[str, str | None] = {}  # of this cycle's orders, by decision id
-        self.decisions: Mapping[str, Decision] = {}  # newest per workload, for metrics
+        self.decisions: dict[str, Decision] = {}  # newest per workload, for metrics
         self.leads: Mapping[str, LeadTime] = {}  # of every workload of the newest tick
         # What the newest tick knew of each workload, and orders by how the actuator took them; for metrics.
         self.known: Mapping[str, Workload] = {}
@@ -225,14 +225,15 @@ class Control:
         horizon = timedelta(seconds=self._settings.forecast_horizon_s)
         async with self._store.unit_of_work() as uow:
             workloads = await self._registered.read(uow)
-            names, others = self._registered.names, self._registered.others
+            names = {workload.name for workload in workloads}
             if memory is None or memory.token != token:
-                stored = await uow.states.load(names)
+                stored = await uow.states.load(self._registered.names)
                 memory = Memory(token, FleetState(stored), stored, is_fresh=True)
-            elif names is not None and set(names) ^ memory.state.workloads.keys():
-                memory = memory.without(others or ())
+            elif names != memory.state.workloads.keys():
+                # What another leader decides for is no longer ours to write.
+                memory = memory.without(workload.name for workload in self._registered.others or ())
                 # One of a name that was there before; not as stored by us, so that it is written under our lease.
-                if new := set(names) - memory.state.workloads.keys():
+                if new := names - memory.state.workloads.keys():
                     memory = replace(
                         memory, state=FleetState({**memory.state.workloads, **await uow.states.load(new)})
                     )
@@ -274,11 +275,14 @@ class Control:
                 told = self._notifier.deliveries(world.state, state, world.workloads, now)
                 await uow.notifications.add(told)
             await uow.commit()
-        self._memory = Memory(
-            token, FleetState({**state.workloads, **changed}), {**world.memory.stored, **changed}
-        )
-        self.decisions = {**self.decisions, **{d.workload: d for d in decided}}
+        memory = Memory(token, FleetState({**state.workloads, **changed}), {**world.memory.stored, **changed})
         self.known = {w.name: w for w in world.workloads}
+        # One that is gone was written a last time; declared again, it is read again.
+        self._memory = memory.without(memory.state.workloads.keys() - self.known.keys())
+        self.decisions = {**self.decisions, **{d.workload: d for d in decided}}
+        for kept in (self.decisions, self._lead, self._measured):
+            for name in kept.keys() - self.known.keys():
+                del kept[name]
         self.states = {name: state.workloads[name] for name in self.known}
         self._came_of = {}
         await self._apply(world, effects, token, leads)

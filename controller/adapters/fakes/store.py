@@ -9,7 +9,7 @@ import asyncio
 import copy
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -87,6 +87,7 @@ class FakeTables:
     outcomes: dict[str, Outcome] = field(default_factory=dict[str, Outcome])
     plans: dict[tuple[str, int], CapacityPlan] = field(default_factory=dict[tuple[str, int], CapacityPlan])
     states: dict[str, WorkloadState] = field(default_factory=dict[str, WorkloadState])
+    written: dict[str, datetime] = field(default_factory=dict[str, datetime])  # the tick that wrote a state
     # Whose ticks each state stands under, and when the newest of each was; None: of a single leader.
     state_leases: dict[str, str | None] = field(default_factory=dict[str, str | None])
     ticked: dict[str | None, datetime] = field(default_factory=dict[str | None, datetime])
@@ -170,14 +171,19 @@ class FakeStore:
         """Drop what is past its age; return how many records went."""
         transaction = _Transaction(self)
         tables = await transaction.write()
-        newest = _newest_forecasts(tables)
+        decided_from, forecast_from = now - retention.decisions, now - retention.forecasts
+        gone = {name for name in tables.states if _is_gone(tables, name, decided_from)}
+        newest = _newest_forecasts(tables, forecast_from)
         dropped = (
             _drop(tables.samples, lambda sample: sample.minute_at < now - retention.traffic)
             + _drop(tables.decisions, lambda decision: decision.at < now - retention.decisions)
             + _drop(tables.outcomes, lambda outcome: outcome.at < now - retention.decisions)
             + _drop(
                 tables.plans,
-                lambda plan: plan.created_at < now - retention.decisions and _is_superseded(tables, plan),
+                lambda plan: (
+                    plan.created_at < decided_from
+                    and (_is_superseded(tables, plan) or _is_gone(tables, plan.workload, decided_from))
+                ),
             )
             + _drop(tables.contracts, lambda contract: contract.end_at < now - retention.decisions)
             + _drop(tables.overrides, lambda override: override.expires_at < now - retention.decisions)
@@ -185,6 +191,17 @@ class FakeStore:
                 tables.forecasts,
                 lambda pair: pair[0].created_at < now - retention.forecasts and pair[0].id not in newest,
             )
+            + _forget(
+                tables.warmups,
+                {
+                    key
+                    for key, (at, _) in tables.warmups.items()
+                    if at < decided_from and _is_gone(tables, key[0], decided_from)
+                },
+            )
+            + _forget(tables.states, gone)
+            + _forget(tables.written, gone)
+            + _forget(tables.state_leases, gone)
             + _drop(
                 tables.forecasts, lambda pair: _is_another_of_its_hour(tables, pair[0], now - retention.runs)
             )
@@ -201,9 +218,22 @@ class FakeStore:
         """Nothing to release."""
 
 
-def _newest_forecasts(tables: FakeTables) -> set[str]:
+def _is_gone(tables: FakeTables, name: str, before: datetime) -> bool:
+    """Whether a workload is not registered, and its state not written since either."""
+    return (
+        name not in tables.workloads and tables.written.get(name, datetime.min.replace(tzinfo=UTC)) < before
+    )
+
+
+def _forget(table: dict[Any, Any], gone: Collection[Any]) -> int:
+    return sum(table.pop(key, None) is not None for key in gone)
+
+
+def _newest_forecasts(tables: FakeTables, before: datetime) -> set[str]:
     newest: dict[str, ForecastRun] = {}
     for run, _ in tables.forecasts.values():
+        if _is_gone(tables, run.workload, before):
+            continue
         if run.workload not in newest or run.origin_at > newest[run.workload].origin_at:
             newest[run.workload] = run
     return {run.id for run in newest.values()}
@@ -566,6 +596,7 @@ class _States:
         tables.states.update(states)
         tables.state_leases.update(dict.fromkeys(states, self.lease))
         if ticked_at is not None:
+            tables.written.update(dict.fromkeys(states, ticked_at))
             tables.ticked[self.lease] = ticked_at
 
     async def take_over(self, workloads: Collection[str] | None = None) -> None:

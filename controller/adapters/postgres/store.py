@@ -109,6 +109,7 @@ class PostgresStore:
             (_OLD_PLANS, now - retention.decisions),
             (_OLD_OVERRIDES, now - retention.decisions),
             (_OLD_CONTRACTS, now - retention.decisions),
+            (_OLD_STATES, now - retention.decisions),
             (_OLD_WARMUPS, now - retention.decisions),
             (_OLD_FORECASTS, now - retention.forecasts),
             (_OLD_RUNS, now - retention.runs),
@@ -206,7 +207,17 @@ _REVISION = text("SELECT version_num FROM alembic_version")
 _BATCH = 5_000
 
 
-def _old(table: str, key: str, condition: str) -> str:
+# Not registered, and not written since either: one that is declared again soon continues where it was.
+_GONE = (
+    "NOT EXISTS (SELECT FROM workloads WHERE name = old.workload) AND NOT EXISTS "
+    "(SELECT FROM workload_states AS kept WHERE kept.workload = old.workload AND kept.written_at >= :before)"
+)
+
+
+def _old(table: str, key: str, condition: str, *, unless_gone: str = "") -> str:
+    """Delete rows past their age; with ``unless_gone``, those of registered workloads only where this holds too."""
+    if unless_gone:
+        condition += f" AND ({unless_gone} OR {_GONE})"
     return (
         f"DELETE FROM {table} WHERE ({key}) IN "  # noqa: S608 - constants of this file
         f"(SELECT {key} FROM {table} AS old WHERE {condition} LIMIT :limit)"
@@ -220,17 +231,22 @@ _OLD_KEYS = _old("idempotency_keys", "key", "created_at < :before")
 _OLD_AUDIT = _old("audit_log", "id", "at < :before")
 _OLD_MEMBERS = _old("leases", "name", f"expires_at < :before AND name LIKE '{MEMBER_LEASES}%'")
 _OLD_NOTIFICATIONS = _old("notifications", "sink, id", "at < :before")
-# The newest plan and forecast of a workload stay, however old: they are what is in force.
+# Asked again of the row itself: a leader may write it in the meantime, for a workload made anew.
+_OLD_STATES = (
+    _old("workload_states", "workload", f"written_at < :before AND {_GONE}") + " AND written_at < :before"
+)
+# The newest plan and forecast of a workload stay, however old: they are what is in force, or what a state refers to.
 _OLD_PLANS = _old(
     "capacity_plans",
     "workload, revision",
-    "created_at < :before AND revision < "
-    "(SELECT max(revision) FROM capacity_plans WHERE workload = old.workload)",
+    "created_at < :before",
+    unless_gone="revision < (SELECT max(revision) FROM capacity_plans WHERE workload = old.workload)",
 )
 _OLD_FORECASTS = _old(
     "forecasts",
     "id",
-    "created_at < :before AND origin_at < (SELECT max(origin_at) FROM forecasts WHERE workload = old.workload)",
+    "created_at < :before",
+    unless_gone="origin_at < (SELECT max(origin_at) FROM forecasts WHERE workload = old.workload)",
 )
 # A run every few minutes is 300 MB a month and workload; the newest of all is always in the last hour that has any.
 _OLD_RUNS = _old(
@@ -251,5 +267,6 @@ _OLD_SAID = _old("forecasts_said", "workload", "written_at < :before")
 _OLD_WARMUPS = _old(
     "warmups",
     "workload, replica_id",
-    "at < :before AND (SELECT count(*) FROM warmups WHERE workload = old.workload AND at > old.at) >= 50",
+    "at < :before",
+    unless_gone="(SELECT count(*) FROM warmups WHERE workload = old.workload AND at > old.at) >= 50",
 )

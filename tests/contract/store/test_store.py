@@ -855,6 +855,7 @@ async def test_another_lease_is_no_leadership(store: Store, leases: LeaseStore) 
 async def test_maintenance_drops_what_is_past_its_age_and_keeps_what_is_in_force(store: Store) -> None:
     old, now = MIDNIGHT - 100 * DAY, MIDNIGHT
     async with store.unit_of_work() as unit:
+        await unit.workloads.create(workload("recommender"))
         await unit.traffic.upsert([*samples(60.0, start_at=old), *samples(60.0)])
         await unit.decisions.append([decision(0, at=old), decision(1)])
         await unit.decisions.outcome(Outcome("d0000", old, applied=True, observed_replicas=4))
@@ -880,6 +881,37 @@ async def test_maintenance_drops_what_is_past_its_age_and_keeps_what_is_in_force
         assert await unit.forecasts.as_of("recommender", MIDNIGHT - 2400 * HOUR) is None
         assert await unit.records.recall("old") is None
         assert await unit.records.recall("new") is not None
+
+
+async def test_maintenance_forgets_workloads_that_are_gone_once_they_are_past_their_age(store: Store) -> None:
+    """By the time of writing, which a database takes from its own clock: whoever asks is far ahead of it."""
+    later, ages = MIDNIGHT + 40_000 * DAY, Retention(decisions=90 * DAY, forecasts=30 * DAY)
+    start = LeadSample({"load": 3.0}, 1)
+    async with store.unit_of_work() as unit:
+        await unit.workloads.create(workload("kept"))
+        for name in ("kept", "gone"):
+            await unit.decisions.save_plan(replace(plan(1, MIDNIGHT), workload=name))
+            await unit.warmups.append_all([(name, "r0", MIDNIGHT, start)])
+            run, band = forecast(0)
+            await unit.forecasts.save(replace(run, id=name, workload=name), replace(band, id=name))
+        await unit.states.save({name: WorkloadState() for name in ("kept", "gone")}, MIDNIGHT)
+        await unit.commit()
+
+    await store.maintain(MIDNIGHT, ages)
+    async with store.unit_of_work() as unit:
+        assert {"kept", "gone"} == (await unit.states.load()).keys()
+        assert 1 == (await unit.decisions.plan("gone")).revision
+    await store.maintain(later, ages)
+
+    async with store.unit_of_work() as unit:
+        assert {"kept"} == (await unit.states.load()).keys()
+        assert 1 == (await unit.decisions.plan("kept")).revision
+        with pytest.raises(NotFoundError):
+            await unit.decisions.plan("gone")
+        assert await unit.forecasts.latest("kept") is not None
+        assert await unit.forecasts.latest("gone") is None
+        assert [start] == list(await unit.warmups.recent("kept"))
+        assert [] == list(await unit.warmups.recent("gone"))
 
 
 async def test_minutes_written_after_their_age_are_stored_and_dropped_again(store: Store) -> None:

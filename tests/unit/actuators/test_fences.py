@@ -31,6 +31,16 @@ def test_a_shard_keeps_older_ones_out_of_its_own_workloads_alone() -> None:
         fences.check("1", 4)
 
 
+def test_a_workload_that_nobody_knows_any_more_is_forgotten() -> None:
+    fences = Fences()
+    fences.claim([ONE, TWO], [], 5)
+
+    fences.claim([], [ONE], 6)
+    fences.claim([TWO], [ONE], 4)
+    with pytest.raises(StaleFenceError):
+        fences.check("1", 4)
+
+
 def test_a_single_leader_after_shards_is_held_to_what_they_claimed() -> None:
     fences = Fences()
     fences.claim([ONE], [TWO], 5)

@@ -65,7 +65,35 @@ async def test_the_next_leader_would_load_what_this_one_remembers(
             fleet.store.available = True
             await fleet.clock.advance(random.choice((1.0, 5.0, 30.0)))
 
-        assert remembered(leader).workloads == await loaded(fleet)
+        stored = await loaded(fleet)
+        registered = fleet.store.tables.workloads.keys()
+        assert remembered(leader).workloads == {n: s for n, s in stored.items() if n in registered}
+        assert all(stored[name].last_at is None for name in stored.keys() - registered)
+        assert registered >= leader.control.decisions.keys()
+
+
+async def test_a_workload_declared_again_continues_from_what_is_stored(
+    fleet: Fleet, process: Make, recommender: Workload
+) -> None:
+    fleet.demand(recommender.name, 35_000.0)
+    leader = process("a")
+    await leader.turn()
+    await fleet.clock.advance(5.0)
+    async with fleet.store.unit_of_work() as uow:
+        await uow.workloads.delete(recommender.name, expected_generation=None)
+        await uow.commit()
+    await leader.turn()
+    await fleet.clock.advance(5.0)
+    forgotten = remembered(leader)
+    async with fleet.store.unit_of_work() as uow:
+        await uow.workloads.create(recommender)
+        await uow.commit()
+
+    await leader.turn()
+
+    assert {} == forgotten.workloads
+    assert 7 == remembered(leader).workloads[recommender.name].desired_replicas
+    assert remembered(leader).workloads == await loaded(fleet)
 
 
 async def test_a_state_that_stands_is_not_written_again(
