@@ -6,10 +6,15 @@ Refuses: input whose meaning would have to be guessed (`ForecastInputError` name
 Called by: the controller's forecaster adapter, the command line and the benchmarks.
 """
 
-from forecaster.explain import Explanation, explain
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from forecaster.nowcast import nowcast
-from forecaster.service import forecast
 from forecaster.types import Components, Event, Forecast, ForecastInputError, ForecastState
+
+if TYPE_CHECKING:
+    from forecaster.explanation import Explanation, explain
+    from forecaster.service import forecast
 
 __all__ = [
     "Components",
@@ -22,3 +27,14 @@ __all__ = [
     "forecast",
     "nowcast",
 ]
+
+# Loaded at their first use: they bring pandas and SciPy, seconds that a process which only asks others to fit, as the
+# controller does, need not wait for.
+_MODULES = {"Explanation": "explanation", "explain": "explanation", "forecast": "service"}
+
+
+def __getattr__(name: str) -> object:
+    """Load what is not loaded yet."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -3,7 +3,7 @@
 Promises: every candidate returns a whole `Forecast` - state, quantiles, components - so whoever is champion,
 callers see no difference; a candidate without knowledge of events leaves steps in their reach to the ensemble.
 Refuses: unknown names, and what `forecast` refuses.
-Called by: the controller's forecaster adapter, `forecaster.backtest` and `forecaster.explain`.
+Called by: the controller's forecaster adapter, `forecaster.backtest` and `forecaster.explanation`.
 """
 
 from collections.abc import Sequence
@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
+from forecaster.metrics import naive_spread
 from forecaster.series import to_grid
 from forecaster.service import QUANTILE_LEVELS, forecast
 from forecaster.types import Components, Event, Floats, Forecast, ForecastInputError
@@ -64,13 +65,6 @@ def seasonal_naive(seen: Floats, horizon: int, season: int, levels: Sequence[flo
     typical = float(np.nanmedian(seen))
     centre = np.where(np.isfinite(past), past, typical)[np.arange(horizon) % len(past)]
     return np.maximum(centre[:, None] + naive_spread(seen, season, levels)[None, :], 0.0)
-
-
-def naive_spread(seen: Floats, season: int, levels: Sequence[float]) -> Floats:
-    """Return `[Q]` quantiles of the errors of repeating the value of `season` steps before; zeros without any."""
-    errors = seen[season:] - seen[:-season] if len(seen) > season else np.zeros(0)
-    errors = errors[np.isfinite(errors)]
-    return np.quantile(errors, levels) if len(errors) else np.zeros(len(levels))
 
 
 def _as_naive(result: Forecast, seen: Floats, season: int) -> Forecast:

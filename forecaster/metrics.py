@@ -50,6 +50,13 @@ def naive_scale(history: Floats, season: int) -> float:
     return known_mean(np.abs(history[season:] - history[:-season]))
 
 
+def naive_spread(seen: Floats, season: int, levels: Sequence[float]) -> Floats:
+    """Return `[Q]` quantiles of the errors of repeating the value of `season` steps before; zeros without any."""
+    errors = seen[season:] - seen[:-season] if len(seen) > season else np.zeros(0)
+    errors = errors[np.isfinite(errors)]
+    return np.quantile(errors, levels) if len(errors) else np.zeros(len(levels))
+
+
 def known_mean(values: Floats) -> float:
     """Return the mean of what is a number; NaN when nothing is."""
     known = values[np.isfinite(values)]

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from math import isfinite
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:  # a second and 70 MiB for the name of a type
+    import pandas as pd
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -123,7 +125,7 @@ class Forecast:
 
     state: ForecastState
     values: Floats
-    index: pd.DatetimeIndex
+    index: "pd.DatetimeIndex"
     quantile_levels: tuple[float, ...]
     origin: datetime
     step: timedelta

@@ -198,6 +198,9 @@ def _start() -> tuple[subprocess.Popen[bytes], socket.socket]:
 def serve(descriptor: int, parent: int) -> None:
     """Answer tasks from a socket until its other end is closed."""
     os.nice(NICENESS)
+    # Before it says that it is ready: what loading takes is no task's time.
+    from forecaster import explanation, nearcast  # noqa: F401, PLC0415
+
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     with socket.socket(fileno=descriptor) as link, link.makefile("rwb") as stream:

@@ -3,7 +3,8 @@
 Promises: poor history never raises, the band's state says so; the same history gives the same run id; fits, contests
 and calibrations run in processes, where one that hangs or dies is a PortError and costs no other. Without processes
 they run in a thread, one at a time, because numpy holds a core while it works. Refuses nothing more than the facade
-does: its input errors become a FAILED band with the sentence.
+does: its input errors become a FAILED band with the sentence. pandas, SciPy and the models are imported where they are
+used, in the processes: a controller that starts or takes over would wait seconds for what it never calls itself.
 """
 
 import asyncio
@@ -14,10 +15,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-import pandas as pd
 
 from controller.accuracy import ENSEMBLE, HourScore, Parts, Standing
 from controller.adapters.scoring import Truth, contest, judge, score, truth
@@ -26,11 +26,13 @@ from controller.core.types import Event, ForecastBand, ForecastState, NearDemand
 from controller.ports import NearModel, PortError, Refit
 from forecaster import Event as KnownEvent
 from forecaster import Forecast, ForecastInputError, nowcast
-from forecaster.candidates import forecast_as
-from forecaster.explain import decompose, rounded
-from forecaster.nearcast import Nearcast, Newest, calibrate, recent
 from forecaster.types import Floats
 from forecaster.workers import TaskError, Workers
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from forecaster.nearcast import Nearcast
 
 Result = TypeVar("Result")
 
@@ -231,6 +233,8 @@ class FitNearModel:
         fit = self._fit
         if fit is None or age >= fit.valid_steps:
             return None
+        from forecaster.nearcast import Newest, recent  # noqa: PLC0415 - there by now: the fit came out of it
+
         last, short, long, high = recent(demand, 60)[:, -1].tolist()
         newest = Newest(last, short, long, high, math.nan if trust is Trust.DISTRUSTED else expected)
         qps = fit.quantiles(age, newest)
@@ -332,7 +336,9 @@ def _known(event: Event) -> KnownEvent:
     )
 
 
-def _calibrate(demand: Floats, said: Floats | None, lead_minutes: int) -> Nearcast | None:
+def _calibrate(demand: Floats, said: Floats | None, lead_minutes: int) -> "Nearcast | None":
+    from forecaster.nearcast import calibrate  # noqa: PLC0415 - slow to import
+
     return calibrate(
         demand,
         said,
@@ -349,9 +355,11 @@ def _without_record(standing: Standing) -> Standing:
 
 
 def _forecast(
-    model: str, series: pd.Series, horizon_steps: int, events: Sequence[KnownEvent]
+    model: str, series: "pd.Series", horizon_steps: int, events: Sequence[KnownEvent]
 ) -> tuple[str, Forecast]:
     """Forecast by ``model``, or by the shipped one where that cannot take the history; say which."""
+    from forecaster.candidates import forecast_as  # noqa: PLC0415 - slow to import
+
     try:
         return model, forecast_as(model, series, horizon_steps, LEVELS, events)
     except ForecastInputError:
@@ -368,6 +376,8 @@ def _fit(
     now: datetime,
     standing: Standing,
 ) -> Refit:
+    from forecaster.explanation import decompose, rounded  # noqa: PLC0415 - slow to import
+
     workload, series, known = standing.workload, history.series(), [_known(e) for e in events]
     step, origin_at = history.step, history.end_at
     run_id = _run_id(workload, series, events, step, horizon_steps, standing.champion)
@@ -428,7 +438,7 @@ def _single(values: Floats) -> tuple[float, ...]:
 
 def _run_id(
     workload: str,
-    series: pd.Series,
+    series: "pd.Series",
     events: Sequence[Event],
     step: timedelta,
     horizon_steps: int,

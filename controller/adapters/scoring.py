@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from math import ceil, isfinite
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from controller.accuracy import (
     SWITCHES_MAX,
@@ -25,10 +25,12 @@ from controller.accuracy import (
 )
 from controller.core.types import ForecastBand, Trust
 from forecaster import Event, ForecastInputError, selection
-from forecaster.backtest import compare
-from forecaster.candidates import naive_spread
-from forecaster.metrics import pinball
+from forecaster.metrics import naive_spread, pinball
 from forecaster.types import Floats
+
+# What only the processes of the pool need is imported where it is used: see `controller.adapters.forecaster`.
+if TYPE_CHECKING:
+    import pandas as pd
 
 DAY = timedelta(days=1)
 WEEK = timedelta(days=7)
@@ -52,8 +54,10 @@ class Truth:
         """End of the last step."""
         return self.start_at + self.step * len(self.values)
 
-    def series(self) -> pd.Series:
+    def series(self) -> "pd.Series":
         """The same as the forecaster takes it."""
+        import pandas as pd  # noqa: PLC0415 - slow to import
+
         index = pd.date_range(self.start_at, periods=len(self.values), freq=self.step, tz=UTC)
         return pd.Series(self.values, index=index)
 
@@ -188,6 +192,8 @@ def contest(
     now: datetime,
 ) -> Standing:
     """Backtest every candidate on ``history`` and return the standing after it."""
+    from forecaster.backtest import compare  # noqa: PLC0415 - slow to import
+
     try:
         folds, scores = compare(
             history.series(), horizon_steps, FOLD_COUNT, quantile_levels=levels, events=events

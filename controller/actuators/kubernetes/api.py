@@ -15,15 +15,15 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, cast
 
 import urllib3
-from kubernetes import client as kube
-from kubernetes import config as kube_config
-from kubernetes.client.exceptions import ApiException
 
 from controller.adapters.clock import SystemClock
 from controller.ports import ConflictError, NotFoundError, PortError, UnavailableError
+
+if TYPE_CHECKING:
+    from kubernetes.client import ApiClient
 
 log = logging.getLogger(__name__)
 
@@ -58,8 +58,11 @@ class GoneError(Exception):
 class KubeApi:
     """A connection to one API server, for asyncio. Close it."""
 
-    def __init__(self, client: kube.ApiClient) -> None:
+    def __init__(self, client: "ApiClient") -> None:
+        from kubernetes.client.exceptions import ApiException  # noqa: PLC0415 - as in `connect`
+
         self._client = client
+        self._failures = (urllib3.exceptions.HTTPError, ApiException, OSError)
         self._threads = ThreadPoolExecutor(CALLS_MAX, thread_name_prefix="kube-api")
         self._clock = SystemClock()
         self._random = random.Random()
@@ -72,6 +75,10 @@ class KubeApi:
         Raises:
             KubeError: neither can be used.
         """
+        # Hundreds of modules, which only who has an API server to talk to shall wait for.
+        from kubernetes import client as kube  # noqa: PLC0415
+        from kubernetes import config as kube_config  # noqa: PLC0415
+
         load = cast("Any", kube_config)  # the client library's loaders have no types
         configuration = kube.Configuration()
         configuration.retries = False  # retried here, where it is counted and bounded
@@ -127,7 +134,7 @@ class KubeApi:
                 status, text, retry_after_s = await loop.run_in_executor(
                     self._threads, self._request, verb, path, query, body
                 )
-            except (urllib3.exceptions.HTTPError, ApiException, OSError) as error:
+            except self._failures as error:
                 self.calls[verb, 0] += 1
                 # A POST may have been carried out though its answer was lost: creating twice is not ours to risk.
                 if attempt == TRIES_MAX or verb == "POST":
@@ -212,7 +219,7 @@ class KubeApi:
             finally:
                 # Not given back to the pool: what is left of a stream nobody reads would come out of it.
                 response.response.close()
-        except (urllib3.exceptions.HTTPError, ApiException, OSError, ValueError) as error:
+        except (*self._failures, ValueError) as error:
             raise UnavailableError(f"WATCH {path}: {_brief(error)}") from error
 
 

@@ -2,18 +2,16 @@
 
 Promises: migrators never collide (the second waits, then finds nothing to do); an upgrade happens as a whole
 or not at all, and gives up rather than block a running service for long. Refuses servers older than
-PostgreSQL 14. Called by ``forecrest migrate`` and by the composition root; synchronous, because Alembic is.
+PostgreSQL 14. Called by ``forecrest migrate`` and by the composition root; synchronous, because Alembic is, which is
+imported only where something is to be migrated or refused.
 """
 
 from collections.abc import Collection, Generator
 from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
+from typing import TYPE_CHECKING
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, NullPool, create_engine, text
 
 from controller.adapters.postgres.database import (
@@ -25,13 +23,18 @@ from controller.adapters.postgres.database import (
 )
 from controller.ports import PortError
 
+if TYPE_CHECKING:
+    from alembic.config import Config
+
 _SERVER_MIN = 140_000
 # The wait for another migrator may be long; a lock on a table in use may not.
 _TURN_S = 120
 _LIMITS = Limits(lock_s=4, statement_s=60)
 
 
-def _config() -> Config:
+def _config() -> "Config":
+    from alembic.config import Config  # noqa: PLC0415 - slow to import
+
     config = Config()
     config.set_main_option("script_location", str(files("migrations")))
     return config
@@ -39,10 +42,9 @@ def _config() -> Config:
 
 @cache
 def head_revision() -> str:
-    """The revision this release was built for."""
-    head = ScriptDirectory.from_config(_config()).get_current_head()
-    assert head is not None, "the package holds migrations"
-    return head
+    """The revision this release was built for: the highest, for each file's name begins with its number."""
+    names = (entry.name for entry in files("migrations.versions").iterdir())
+    return max(name.partition("_")[0] for name in names if name[0].isdigit())
 
 
 @contextmanager
@@ -64,6 +66,9 @@ def upgrade(url: str) -> str:
         PortError: the server is too old, or holds a revision this release does not know.
         UnavailableError: the server is away, another migrator holds on, or a table stays locked.
     """
+    from alembic import command  # noqa: PLC0415 - slow to import
+    from alembic.runtime.migration import MigrationContext  # noqa: PLC0415
+
     with _connection(url) as connection:
         version = int(connection.execute(text("SHOW server_version_num")).scalar_one())
         if version < _SERVER_MIN:
@@ -84,6 +89,8 @@ def upgrade(url: str) -> str:
 
 def current_revision(url: str) -> str | None:
     """The database's revision; None before the first migration."""
+    from alembic.runtime.migration import MigrationContext  # noqa: PLC0415 - slow to import
+
     with _connection(url) as connection:
         return MigrationContext.configure(connection).get_current_revision()
 
@@ -108,6 +115,8 @@ def refuse_revision(found: Collection[str]) -> None:
 
 
 def _refuse_unknown(found: Collection[str]) -> None:
+    from alembic.script import ScriptDirectory  # noqa: PLC0415 - slow to import
+
     known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
     unknown = sorted(set(found) - known)
     if unknown:
