@@ -811,8 +811,12 @@ class ForecastPort(Protocol):
         horizon_steps: int,
         events: Sequence[Event],
         now: datetime,
+        time_zone: str | None = None,
     ) -> tuple[ForecastRun, ForecastBand]:
-        """Forecast from history on a regular grid (QPS, None unknown). Never raises for poor history: the state says so."""
+        """Forecast from history on a regular grid (QPS, None unknown). Never raises for poor history: the state says so.
+
+        ``time_zone`` is the IANA zone whose clock the users keep; None: not told.
+        """
         ...
 
     async def refit(
@@ -824,6 +828,7 @@ class ForecastPort(Protocol):
         events: Sequence[Event],
         now: datetime,
         standing: Standing,
+        time_zone: str | None = None,
     ) -> Refit:
         """Forecast the standing's workload by its champion, otherwise as ``forecast``."""
         ...
@@ -846,6 +851,7 @@ class ForecastPort(Protocol):
         horizon_steps: int,
         events: Sequence[Event],
         now: datetime,
+        time_zone: str | None = None,
     ) -> Standing:
         """Backtest every candidate model on history, and return the standing after it. Takes a second or so."""
         ...

@@ -68,6 +68,7 @@ class Study:
     peers: tuple[str, ...] = ()
     windows: tuple[Window, ...] = ()
     timeline_size: int = 200
+    time_zone: str | None = None  # of the workload's users
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +190,7 @@ def run_study(study: Study, progress: Callable[[str, float], None] | None = None
         min_replicas=first.min_replicas,
         max_replicas=first.max_replicas,
     )
-    foresight = Foresight(trace, known, study.cold_start_s)
+    foresight = Foresight(trace, known, study.cold_start_s, time_zone=study.time_zone)
     bounds = [
         replace(model, min_replicas=variant.min_replicas, max_replicas=variant.max_replicas)
         for variant in study.variants

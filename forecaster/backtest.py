@@ -9,6 +9,7 @@ Called by: the command line and `GetAccuracy`.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -195,6 +196,7 @@ def compare(
     *,
     quantile_levels: Sequence[float] = QUANTILE_LEVELS,
     events: Sequence[Event] = (),
+    time_zone: str | None = None,
 ) -> tuple[int, tuple[ModelScore, ...]]:
     """Judge every candidate on the same folds; return how many folds, and scores by candidate and stretch.
 
@@ -205,7 +207,11 @@ def compare(
     """
     grid = to_grid(history)
     names = [m for m in CANDIDATES if m != RECENT or len(grid.values) > (RECENT_DAYS + 1) * grid.day]
-    runs = {ENSEMBLE: _ours, RECENT: _recent, SEASONAL_NAIVE: _naive}
+    runs: dict[str, Forecaster] = {
+        ENSEMBLE: partial(_by, ENSEMBLE, time_zone),
+        RECENT: partial(_by, RECENT, time_zone),
+        SEASONAL_NAIVE: _naive,
+    }
     by_model = {
         name: backtest(
             history,
@@ -228,8 +234,15 @@ def compare(
     return sum(score.horizon == stretches[0] for score in by_model[ENSEMBLE]), tuple(scores)
 
 
-def _recent(history: pd.Series, horizon: int, levels: Sequence[float], events: Sequence[Event]) -> Floats:
-    return forecast_as(RECENT, history, horizon, levels, events).values
+def _by(
+    model: str,
+    time_zone: str | None,
+    history: pd.Series,
+    horizon: int,
+    levels: Sequence[float],
+    events: Sequence[Event],
+) -> Floats:
+    return forecast_as(model, history, horizon, levels, events, time_zone=time_zone).values
 
 
 def _naive(history: pd.Series, horizon: int, levels: Sequence[float], events: Sequence[Event]) -> Floats:

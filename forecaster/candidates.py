@@ -36,6 +36,7 @@ def forecast_as(
     *,
     step: timedelta | None = None,
     now: datetime | None = None,
+    time_zone: str | None = None,
 ) -> Forecast:
     """Return the forecast of one candidate; arguments and errors as of `forecast`.
 
@@ -47,7 +48,9 @@ def forecast_as(
     index = getattr(history, "index", None)
     if model == RECENT and isinstance(index, pd.DatetimeIndex) and len(index):
         history = history[index > index[-1] - pd.Timedelta(days=RECENT_DAYS)]
-    result = forecast(history, horizon_steps, quantile_levels, events, step=step, now=now)
+    result = forecast(
+        history, horizon_steps, quantile_levels, events, step=step, now=now, time_zone=time_zone
+    )
     if model != SEASONAL_NAIVE:
         return result
     grid = to_grid(history, step=step, now=now)

@@ -116,6 +116,7 @@ class FitForecaster:
         horizon_steps: int,
         events: Sequence[Event],
         now: datetime,
+        time_zone: str | None = None,
     ) -> tuple[ForecastRun, ForecastBand]:
         """Forecast ``workload`` from ``history`` (QPS per step, None unknown), starting one step after its last bucket."""
         made = await self.refit(
@@ -125,6 +126,7 @@ class FitForecaster:
             events=events,
             now=now,
             standing=Standing(workload),
+            time_zone=time_zone,
         )
         return made.run, made.band
 
@@ -137,10 +139,17 @@ class FitForecaster:
         events: Sequence[Event],
         now: datetime,
         standing: Standing,
+        time_zone: str | None = None,
     ) -> Refit:
         """Forecast as ``forecast`` does, by the champion, and say what the median is made of."""
         return await self._away.run(
-            _fit, truth(history, step), horizon_steps, tuple(events), now, _without_record(standing)
+            _fit,
+            truth(history, step),
+            horizon_steps,
+            tuple(events),
+            now,
+            _without_record(standing),
+            time_zone,
         )
 
     async def score(
@@ -161,11 +170,12 @@ class FitForecaster:
         horizon_steps: int,
         events: Sequence[Event],
         now: datetime,
+        time_zone: str | None = None,
     ) -> Standing:
         """Backtest every candidate and return the standing after it."""
         grid = truth(history, history[1][0] - history[0][0] if len(history) > 1 else MINUTE)
         return await self._away.run(
-            contest, standing, grid, horizon_steps, [_known(e) for e in events], LEVELS, now
+            contest, standing, grid, horizon_steps, [_known(e) for e in events], LEVELS, now, time_zone
         )
 
     def trust(self, band: ForecastBand, observed: Minutes) -> Trust:
@@ -355,18 +365,18 @@ def _without_record(standing: Standing) -> Standing:
 
 
 def _forecast(
-    model: str, series: "pd.Series", horizon_steps: int, events: Sequence[KnownEvent]
+    model: str, series: "pd.Series", horizon_steps: int, events: Sequence[KnownEvent], time_zone: str | None
 ) -> tuple[str, Forecast]:
     """Forecast by ``model``, or by the shipped one where that cannot take the history; say which."""
     from forecaster.candidates import forecast_as  # noqa: PLC0415 - slow to import
 
     try:
-        return model, forecast_as(model, series, horizon_steps, LEVELS, events)
+        return model, forecast_as(model, series, horizon_steps, LEVELS, events, time_zone=time_zone)
     except ForecastInputError:
         # All of the days that it looks at may be missing.
         if model == ENSEMBLE:
             raise
-    return ENSEMBLE, forecast_as(ENSEMBLE, series, horizon_steps, LEVELS, events)
+    return ENSEMBLE, forecast_as(ENSEMBLE, series, horizon_steps, LEVELS, events, time_zone=time_zone)
 
 
 def _fit(
@@ -375,14 +385,15 @@ def _fit(
     events: Sequence[Event],
     now: datetime,
     standing: Standing,
+    time_zone: str | None,
 ) -> Refit:
     from forecaster.explanation import decompose, rounded  # noqa: PLC0415 - slow to import
 
     workload, series, known = standing.workload, history.series(), [_known(e) for e in events]
     step, origin_at = history.step, history.end_at
-    run_id = _run_id(workload, series, events, step, horizon_steps, standing.champion)
+    run_id = _run_id(workload, series, events, step, horizon_steps, standing.champion, time_zone)
     try:
-        model, result = _forecast(standing.champion, series, horizon_steps, known)
+        model, result = _forecast(standing.champion, series, horizon_steps, known, time_zone)
     except ForecastInputError as error:
         band = ForecastBand(
             run_id, origin_at, origin_at, step, LEVELS, (), ForecastState.FAILED, reasons=(str(error),)
@@ -443,10 +454,11 @@ def _run_id(
     step: timedelta,
     horizon_steps: int,
     model: str,
+    time_zone: str | None,
 ) -> str:
     digest = hashlib.sha256()
     known = sorted((e.id, e.revision) for e in events)
-    digest.update(repr((workload, step, horizon_steps, known, model)).encode())
+    digest.update(repr((workload, step, horizon_steps, known, model, time_zone)).encode())
     digest.update(series.to_numpy().tobytes())
     digest.update(str(series.index[-1]).encode())
     return f"{workload}-{series.index[-1]:%Y%m%dT%H%M%S}-{digest.hexdigest()[:12]}"

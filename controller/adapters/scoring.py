@@ -190,13 +190,19 @@ def contest(
     events: Sequence[Event],
     levels: Sequence[float],
     now: datetime,
+    time_zone: str | None = None,
 ) -> Standing:
     """Backtest every candidate on ``history`` and return the standing after it."""
     from forecaster.backtest import compare  # noqa: PLC0415 - slow to import
 
     try:
         folds, scores = compare(
-            history.series(), horizon_steps, FOLD_COUNT, quantile_levels=levels, events=events
+            history.series(),
+            horizon_steps,
+            FOLD_COUNT,
+            quantile_levels=levels,
+            events=events,
+            time_zone=time_zone,
         )
     except ForecastInputError as error:
         return replace(standing, reason=f"{standing.champion} stays: no backtest is possible. {error}")

@@ -192,6 +192,7 @@ class WorkloadSpec(_Strict):
     labels: dict[str, str] = {}
     engine_digest: str | None = None
     demand_query: str | None = None
+    time_zone: str | None = None
 
     def message(self) -> workload_pb2.Workload:
         """Return the workload as the API has it."""
@@ -411,6 +412,7 @@ def _print_workload(spec: workload_pb2.Workload, status: control_pb2.WorkloadSta
         f"[bold]{bare(spec.name)}[/] serves {spec.model_name} version {spec.model_version}, generation "
         f"{spec.generation}; {spec.min_replicas} to {spec.max_replicas} replicas, desired: {desired}."
     )
+    console.print(f"  time zone: {spec.time_zone or 'not set'}")
     for contract in status.contracts:
         state = event_pb2.ContractState.Name(contract.state).removeprefix("CONTRACT_STATE_")
         console.print(

@@ -161,6 +161,8 @@ class Workload:
     labels: tuple[tuple[str, str], ...] = ()  # free, for people to find it by
     # PromQL whose one result is the demand in QPS; None: the replicas' own counters tell it
     demand_query: str | None = None
+    # IANA zone whose clock its users keep; None: not told, forecasts follow changes of clocks that demand shows
+    time_zone: str | None = None
     generation: int = 1
 
     @property

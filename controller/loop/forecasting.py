@@ -62,7 +62,7 @@ class Round:
 class _Due:
     workload: Workload
     events: tuple[Event, ...]
-    key: str  # of the events
+    key: str  # of the zone and the events
 
 
 def _floor(at: datetime, step: timedelta) -> datetime:
@@ -141,8 +141,8 @@ class Forecasting:
         found: list[tuple[bool, datetime, _Due]] = []
         for workload in workloads:
             mine = events.get(workload.name, ())
-            key = repr(sorted((e.id, e.revision) for e in mine))
-            due_at, fitted_with = self._due.get(workload.name, (now, "[]"))
+            key = repr((workload.time_zone, sorted((e.id, e.revision) for e in mine)))
+            due_at, fitted_with = self._due.get(workload.name, (now, repr((workload.time_zone, []))))
             if now >= due_at or key != fitted_with:
                 found.append((key == fitted_with, due_at, _Due(workload, mine, key)))
         # Those whose events changed come first.
@@ -216,6 +216,7 @@ class Forecasting:
             events=events,
             now=now,
             standing=judged.standing,
+            time_zone=workload.time_zone,
         )
         async with self._store.unit_of_work() as uow:
             await uow.forecasts.save(made.run, made.band)
@@ -229,7 +230,7 @@ class Forecasting:
             trust, sentence = self._forecaster.verdict(earlier[1], history)
         self.trust[name] = trust
         try:
-            await self._judge(judged, history, events, now, trust, sentence)
+            await self._judge(judged, history, events, workload.time_zone, now, trust, sentence)
         except UnavailableError:
             raise
         except Exception:  # the forecast is made and stored; its record is tried again at the next refit
@@ -256,6 +257,7 @@ class Forecasting:
         judged: _Judged,
         history: Sequence[tuple[datetime, float | None]],
         events: Sequence[Event],
+        time_zone: str | None,
         now: datetime,
         trust: Trust,
         sentence: str,
@@ -274,6 +276,7 @@ class Forecasting:
                 ),
                 events=events,
                 now=now,
+                time_zone=time_zone,
             )
             if judged.standing.champion != before.champion:
                 log.warning("forecasts of %s: %s", before.workload, judged.standing.reason)

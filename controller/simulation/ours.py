@@ -58,9 +58,15 @@ class Foresight:
     """What was known at each moment of one trace. Lazy, in order, and kept."""
 
     def __init__(
-        self, trace: Trace, events: Sequence[TraceEvent], lead_s: float, *, refit_s: float = REFIT_S
+        self,
+        trace: Trace,
+        events: Sequence[TraceEvent],
+        lead_s: float,
+        *,
+        refit_s: float = REFIT_S,
+        time_zone: str | None = None,
     ) -> None:
-        self.trace, self.lead_s = trace, lead_s
+        self.trace, self.lead_s, self._time_zone = trace, lead_s, time_zone
         self.lead_steps = max(1, round(lead_s / trace.step_s))
         self._events = [
             KnownEvent(
@@ -157,7 +163,14 @@ class Foresight:
         history = pd.Series(self.trace.qps[low:origin], index=self._index[low:origin])
         horizon = self._every * self._steps + self.lead_steps + 1
         try:
-            return forecast(history, horizon, (0.5,), self._events, step=timedelta(seconds=self.trace.step_s))
+            return forecast(
+                history,
+                horizon,
+                (0.5,),
+                self._events,
+                step=timedelta(seconds=self.trace.step_s),
+                time_zone=self._time_zone,
+            )
         except ForecastInputError:
             return None  # a stretch it refuses (all unknown) is a stretch without a forecast
 

@@ -6,6 +6,7 @@ from controller.core.resources import TrafficEvent
 from controller.usecases.errors import Findings, InvalidError
 from controller.usecases.names import check_id
 from controller.usecases.occurrences import (
+    ZONE_REMEDY,
     check_exdates,
     check_rrule,
     occurrences,
@@ -22,7 +23,6 @@ RDATES_MAX = 366
 DURATION_MAX = 31 * DAY
 AHEAD_MAX = 5 * 366 * DAY
 BEHIND_MAX = 2 * 366 * DAY
-ZONE_REMEDY = 'must be an IANA zone name such as "Asia/Shanghai" or "UTC"'
 
 
 def resolve_window(

@@ -51,6 +51,9 @@ def _zone_names() -> frozenset[str]:
     return frozenset(zoneinfo.available_timezones()) - {"Factory", "localtime"}
 
 
+ZONE_REMEDY = 'must be an IANA zone name such as "Asia/Shanghai" or "UTC"'
+
+
 def zone_of(name: str) -> ZoneInfo | None:
     """Return the zone, or None if ``name`` is no IANA zone name."""
     return ZoneInfo(name) if name in _zone_names() else None

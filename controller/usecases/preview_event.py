@@ -186,7 +186,9 @@ class Basis:
         others = (await schedule(uow, now, end_at, without=self.event.id)).get(name, [])
         workload = await resolved_workload(uow, name)
         stored = await uow.forecasts.latest(name)
-        band, plain, trust = await self._bands(uow, name, stored[1] if stored else None, occurrence, others)
+        band, plain, trust = await self._bands(
+            uow, workload, stored[1] if stored else None, occurrence, others
+        )
         priors = await lead_priors(uow, workload, settings.lead_priors)
         lead = estimate_lead_time(priors, await uow.warmups.recent(name))
         room = await _room(uow, self.store, workload, occurrence, self.event, settings, lead, now)
@@ -197,7 +199,7 @@ class Basis:
     async def _bands(
         self,
         uow: UnitOfWork,
-        name: str,
+        workload: Workload,
         plain: ForecastBand | None,
         occurrence: Event,
         others: Sequence[Event],
@@ -206,13 +208,16 @@ class Basis:
         forecaster, settings, now = self._forecaster, self.settings, self.now
         if forecaster is None or plain is None or not plain.qps:
             return plain, plain, Trust.UNPROVEN
+        name = workload.name
         trust, band = await _trust(uow, forecaster, name, plain, now), plain
         try:
             async with asyncio.timeout_at(self._refit_until_s):
                 if occurrence.start_at < now + plain.step * len(plain.qps):
-                    band = await _refit(uow, forecaster, name, plain, [*others, occurrence], settings, now)
+                    band = await _refit(
+                        uow, forecaster, workload, plain, [*others, occurrence], settings, now
+                    )
                 if occurrence.id in plain.event_ids:  # a registered event: what would run without it?
-                    plain = await _refit(uow, forecaster, name, plain, others, settings, now)
+                    plain = await _refit(uow, forecaster, workload, plain, others, settings, now)
         except TimeoutError:
             log.info("event %s on %s is sized by the stored forecast", self.event.id, name)
         return band, plain, trust
@@ -248,14 +253,14 @@ async def _trust(
 async def _refit(
     uow: UnitOfWork,
     forecaster: ForecastPort,
-    name: str,
+    workload: Workload,
     plain: ForecastBand,
     events: Sequence[Event],
     settings: PreviewSettings,
     now: datetime,
 ) -> ForecastBand:
     """Forecast again with the event among the known ones, as the loop will at its next refit."""
-    history_start = now - settings.history
+    name, history_start = workload.name, now - settings.history
     past = await schedule(uow, history_start, now)
     known = {event.id: event for event in (*past.get(name, ()), *events)}
     span = await uow.traffic.span(name)
@@ -270,6 +275,7 @@ async def _refit(
         now=now,
         # By the model in charge, as the loop does.
         standing=await uow.accuracy.standing(name) or Standing(name),
+        time_zone=workload.time_zone,
     )
     return made.band if made.band.qps else plain
 

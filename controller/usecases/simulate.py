@@ -167,6 +167,7 @@ async def _study(
         peers=question.peers,
         windows=(*map(_registered, events), *map(_added, question.loads)),
         timeline_size=question.timeline_size or TIMELINE_DEFAULT,
+        time_zone=workload.time_zone,
     )
     return study, sum(qps is None for qps in scored) / len(scored)
 

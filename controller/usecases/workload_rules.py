@@ -6,6 +6,7 @@ from datetime import timedelta
 from controller.core.types import Behavior, CapacityProfile, Policy, ScalingRules, Slo, Workload
 from controller.usecases.errors import Findings
 from controller.usecases.names import check_id
+from controller.usecases.occurrences import ZONE_REMEDY, zone_of
 from controller.usecases.target_rules import check_target
 
 REPLICAS_MAX = 10_000
@@ -59,6 +60,12 @@ def check_workload(workload: Workload, findings: Findings) -> None:
         findings.text("engine_digest", workload.engine_digest, 1, 200)
     if workload.demand_query is not None:
         findings.text("demand_query", workload.demand_query, 1, 2000)
+    if workload.time_zone is not None:
+        findings.require(
+            zone_of(workload.time_zone) is not None,
+            "time_zone",
+            f"{ZONE_REMEDY}, or empty if it is not known; got {workload.time_zone[:60]!r}",
+        )
     check_target(workload.target, findings)
     check_pairs(dict(workload.labels), "labels", findings, count_max=64, value_max=200)
     check_slo(workload.slo, findings)

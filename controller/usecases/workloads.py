@@ -33,6 +33,7 @@ WORKLOAD_FIELDS: Mapping[str, Field[Workload]] = {
     "engine": Field(lambda w: tuple(p.engine for p in w.profiles)),
     "engine_digest": Field(lambda w: w.engine_digest),
     "gpu_type": Field(lambda w: tuple(p.gpu_type for p in w.profiles)),
+    "time_zone": Field(lambda w: w.time_zone),
     "labels": Field(lambda w: dict(w.labels), Kind.MAP),
     "target": Field(lambda w: w.target, Kind.MAP),
 }

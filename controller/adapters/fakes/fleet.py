@@ -195,6 +195,7 @@ class FakeForecaster:
         horizon_steps: int,
         events: Sequence[Event],  # noqa: ARG002 - the port passes it
         now: datetime,
+        time_zone: str | None = None,  # noqa: ARG002 - the port passes it
     ) -> tuple[ForecastRun, ForecastBand]:
         """READY with a flat band, or INSUFFICIENT_HISTORY without one."""
         known = [qps for _, qps in history if qps is not None]
@@ -220,10 +221,17 @@ class FakeForecaster:
         events: Sequence[Event],
         now: datetime,
         standing: Standing,
+        time_zone: str | None = None,
     ) -> Refit:
         """The same, made of its baseline alone."""
         run, band = await self.forecast(
-            standing.workload, history, step=step, horizon_steps=horizon_steps, events=events, now=now
+            standing.workload,
+            history,
+            step=step,
+            horizon_steps=horizon_steps,
+            events=events,
+            now=now,
+            time_zone=time_zone,
         )
         if not band.qps:
             return Refit(run, band)
@@ -266,6 +274,7 @@ class FakeForecaster:
         horizon_steps: int,  # noqa: ARG002 - the port passes it
         events: Sequence[Event],  # noqa: ARG002 - the port passes it
         now: datetime,
+        time_zone: str | None = None,  # noqa: ARG002 - the port passes it
     ) -> Standing:
         """Whoever a test decided, from now on, after a backtest without folds."""
         standing = replace(standing, backtest=Backtest(now, 0, timedelta(0), self.levels, ()))

@@ -41,6 +41,26 @@ async def test_defaults_are_filled_in_and_returned(client: Client) -> None:
     )
 
 
+async def test_a_time_zone_is_kept_found_by_and_taken_back(client: Client, refused: Refused) -> None:
+    created = await client.workloads.CreateWorkload(creation(time_zone="Asia/Shanghai"))
+    assert created.time_zone == "Asia/Shanghai"
+    request = workload_service_pb2.ListWorkloadsRequest(filter='time_zone = "Asia/Shanghai"')
+    assert ["workloads/new"] == [
+        w.name async for w in pages(client.workloads.ListWorkloads, request, "workloads")
+    ]
+
+    error = await refused(client.workloads.CreateWorkload(creation(time_zone="Peking")))
+    (violation,) = error.violations
+    assert violation == (
+        "workload.time_zone",
+        'must be an IANA zone name such as "Asia/Shanghai" or "UTC", or empty if it is not known; got \'Peking\'',
+    )
+
+    update = workload_service_pb2.UpdateWorkloadRequest(workload=workload_pb2.Workload(name="workloads/new"))
+    update.update_mask.paths.append("time_zone")
+    assert not (await client.workloads.UpdateWorkload(update)).time_zone
+
+
 async def test_zero_is_a_minimum_and_not_an_absent_one(client: Client) -> None:
     created = await client.workloads.CreateWorkload(creation(min_replicas=0))
 
@@ -67,6 +87,8 @@ PROFILE = workload_pb2.CapacityProfile
         ({"min_replicas": 5, "max_replicas": 4}, "workload.max_replicas"),
         ({"max_replicas": 20_000}, "workload.max_replicas"),
         ({"quota_pool": ""}, "workload.quota_pool"),
+        ({"time_zone": "Europe/Bonn"}, "workload.time_zone"),
+        ({"time_zone": "+08:00"}, "workload.time_zone"),
         ({"target": {"k": "v" * 501}}, 'workload.target["k"]'),
         ({"slo": workload_pb2.Slo(wait_s=0.0)}, "workload.slo.wait_s"),
         ({"slo": workload_pb2.Slo(wait_exceed_share=1.0)}, "workload.slo.wait_exceed_share"),

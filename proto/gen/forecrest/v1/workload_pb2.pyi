@@ -198,6 +198,7 @@ class Workload(_message.Message):
     TARGET_FIELD_NUMBER: _builtins.int
     ENGINE_DIGEST_FIELD_NUMBER: _builtins.int
     DEMAND_QUERY_FIELD_NUMBER: _builtins.int
+    TIME_ZONE_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     ETAG_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
@@ -231,6 +232,11 @@ class Workload(_message.Message):
     `sum(rate(gateway_requests_total{route="rec"}[1m]))`; up to 2000 characters. It takes the place of the
     replicas' own counters as the source of demand. Empty: their counters count. Needs a Prometheus server
     in the controller's settings (docs/telemetry.md).
+    """
+    time_zone: _builtins.str
+    """IANA zone whose clock its users keep, such as "Europe/Berlin": forecasts know its changes of clocks in advance,
+    and its weekends and holidays. Empty: not told; forecasts count in UTC and follow a change of clocks once demand
+    shows it. Events have a zone of their own.
     """
     generation: _builtins.int
     """Output only. Grows by one with every change of the spec, from 1."""
@@ -284,6 +290,7 @@ class Workload(_message.Message):
         target: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         engine_digest: _builtins.str | None = ...,
         demand_query: _builtins.str | None = ...,
+        time_zone: _builtins.str = ...,
         generation: _builtins.int = ...,
         etag: _builtins.str = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
@@ -291,7 +298,7 @@ class Workload(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_demand_query", b"_demand_query", "_engine_digest", b"_engine_digest", "_max_replicas", b"_max_replicas", "_min_replicas", b"_min_replicas", "_model_version", b"_model_version", "_namespace", b"_namespace", "_policy", b"_policy", "_quota_pool", b"_quota_pool", "_slo", b"_slo", "demand_query", b"demand_query", "engine_digest", b"engine_digest", "max_replicas", b"max_replicas", "min_replicas", b"min_replicas", "model_version", b"model_version", "namespace", b"namespace", "policy", b"policy", "quota_pool", b"quota_pool", "slo", b"slo", "stale_since_time", b"stale_since_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_demand_query", b"_demand_query", "_engine_digest", b"_engine_digest", "_max_replicas", b"_max_replicas", "_min_replicas", b"_min_replicas", "_model_version", b"_model_version", "_namespace", b"_namespace", "_policy", b"_policy", "_quota_pool", b"_quota_pool", "_slo", b"_slo", "demand_query", b"demand_query", "engine_digest", b"engine_digest", "etag", b"etag", "generation", b"generation", "labels", b"labels", "max_replicas", b"max_replicas", "min_replicas", b"min_replicas", "mode", b"mode", "model_name", b"model_name", "model_version", b"model_version", "name", b"name", "namespace", b"namespace", "policy", b"policy", "priority", b"priority", "profiles", b"profiles", "quota_pool", b"quota_pool", "slo", b"slo", "stale_since_time", b"stale_since_time", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_demand_query", b"_demand_query", "_engine_digest", b"_engine_digest", "_max_replicas", b"_max_replicas", "_min_replicas", b"_min_replicas", "_model_version", b"_model_version", "_namespace", b"_namespace", "_policy", b"_policy", "_quota_pool", b"_quota_pool", "_slo", b"_slo", "demand_query", b"demand_query", "engine_digest", b"engine_digest", "etag", b"etag", "generation", b"generation", "labels", b"labels", "max_replicas", b"max_replicas", "min_replicas", b"min_replicas", "mode", b"mode", "model_name", b"model_name", "model_version", b"model_version", "name", b"name", "namespace", b"namespace", "policy", b"policy", "priority", b"priority", "profiles", b"profiles", "quota_pool", b"quota_pool", "slo", b"slo", "stale_since_time", b"stale_since_time", "target", b"target", "time_zone", b"time_zone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__demand_query: _TypeAlias = _typing.Literal["demand_query"]  # noqa: Y015
     _WhichOneofArgType__demand_query: _TypeAlias = _typing.Literal["_demand_query", b"_demand_query"]  # noqa: Y015

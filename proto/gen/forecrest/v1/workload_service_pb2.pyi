@@ -101,7 +101,7 @@ class ListWorkloadsRequest(_message.Message):
     """Workloads for which this holds only, up to 1000 characters, in the language of ListEventsRequest.filter,
     for example `mode = FLOOR AND quota_pool = "shared" AND labels.team = "search"`. Fields: name, model_name,
     model_version, namespace, mode, quota_pool, priority, min_replicas, max_replicas, engine, engine_digest,
-    gpu_type, labels.{key}, target.{key}.
+    gpu_type, time_zone, labels.{key}, target.{key}.
     """
     order_by: _builtins.str
     """One of name, namespace, priority, max_replicas, optionally followed by " desc". Empty: name."""
