@@ -9,22 +9,27 @@ Called by: `forecaster.ensemble`. All effects are shifts in the transformed unit
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import floor, sqrt
 
 import numpy as np
 
 from forecaster.models.seasonal import decayed, lagged, seasons
 from forecaster.models.stack import anchor_before, season_ahead
 from forecaster.series import DAY_S, Grid
-from forecaster.sundays import as_sunday, towards_sunday
+from forecaster.sundays import as_sunday, date_of, towards_sunday
 from forecaster.transform import Transform
 from forecaster.types import HOLIDAY, Bools, Event, Floats
 
 OCCURRENCE_COUNT_MAX = 400
+# Of those, at least so many are past ones, where there are so many.
+PAST_COUNT_MIN = 100
+# Overlapping windows whose lengths differ by more than this factor are no occurrence of the same thing.
+UNLIKE = 4.0
+# At least so many of them are past ones, if there are.
+PAST_COUNT_MIN = 100
 BEFORE_S = 2 * 3600
 AFTER_S = 3 * 3600
 BIN_COUNT = 24
-# From this length on a window means a day, 23 to 25 hours long.
-DAYLONG_S = 20 * 3600
 # Pseudo-occurrences: how many past ones outweigh the planner's word, and how many outweigh "no effect".
 PRIOR_COUNT = 2.0
 NULL_COUNT = 0.1
@@ -38,17 +43,32 @@ TIE_COUNT_MIN = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Occurrence:
-    """Events of one category whose windows overlap, as one window in steps of the grid.
-
-    `expected` holds the summed multiplier excess and the highest peak of those that state one.
-    """
+class Part:
+    """One event in steps of the grid, with what its planner expects."""
 
     first: int
     last: int
-    count: int
     multiplier: float | None
     peak: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """Events of one category whose windows overlap, as one window in steps of the grid."""
+
+    first: int
+    last: int
+    parts: tuple[Part, ...]
+
+    @property
+    def count(self) -> int:
+        """Events at once."""
+        return len(self.parts)
+
+    @property
+    def is_stated(self) -> bool:
+        """Whether a planner expects something of it."""
+        return any(part.multiplier is not None or part.peak is not None for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +123,7 @@ def known_effects(
     if not found:
         return None, np.zeros(0)
     mask = np.zeros(total, dtype=bool)
-    for items in found.values():
+    for _, items in found:
         mask |= label(items, total, grid.step_s).occurrence >= 0
     plain = np.where(mask[:n], np.nan, z)
     s = seasons(plain, day)
@@ -115,54 +135,83 @@ def known_effects(
     base = anchor + np.append(lagged(level, 1), np.full(horizon, level[-1]))
     base[0] = anchor[0]
 
-    def lift(steps: np.ndarray, multiplier: float | None, peak: float | None) -> Floats:
-        usual = np.maximum(np.exp(base[np.clip(steps, 0, total - 1)]) - transform.offset, 1e-3)
-        factors = [] if multiplier is None else [multiplier]
-        if peak is not None:
-            factors.append(peak / transform.unit / float(usual.max()))
-        return np.asarray(np.log(max(factors) * usual + transform.offset) - np.log(usual + transform.offset))
+    def lift(o: Occurrence) -> Floats:
+        low, high = max(o.first, 0), min(o.last, total)
+        usual = np.maximum(np.exp(base[low:high]) - transform.offset, 1e-3)
+        more, less, factor = np.zeros(high - low), np.ones(high - low), np.zeros(high - low)
+        for part in o.parts:
+            inside = slice(max(part.first - low, 0), max(min(part.last, high) - low, 0))
+            # Two promotions at once add their extra demand, two days off take their shares of what is left;
+            # a peak is already the whole demand.
+            if part.multiplier is not None:
+                more[inside] += max(part.multiplier - 1.0, 0.0)
+                less[inside] *= min(part.multiplier, 1.0)
+                factor[inside] = (1.0 + more[inside]) * less[inside]
+        for part in o.parts:
+            inside = slice(max(part.first - low, 0), max(min(part.last, high) - low, 0))
+            if part.peak is not None and len(usual[inside]):
+                peak = part.peak / transform.unit / float(usual[inside].max())
+                factor[inside] = np.maximum(factor[inside], peak)
+        shift = np.log(factor * usual + transform.offset) - np.log(usual + transform.offset)
+        return np.where(factor > 0.0, shift, 0.0)
 
     return learn(grid, horizon, found, z - base[:n], base, lift), anchor
 
 
-def occurrences(events: Sequence[Event], grid: Grid, horizon: int) -> dict[str, list[Occurrence]]:
-    """Group events by category and merge overlapping windows; those outside history and horizon are dropped."""
+def occurrences(events: Sequence[Event], grid: Grid, horizon: int) -> list[tuple[str, list[Occurrence]]]:
+    """Group events by category and merge overlapping windows; those outside history and horizon are dropped.
+
+    A category has several groups where windows of unlike lengths overlap: a flash sale in a campaign stays one.
+
+    A window holds the steps of which it covers at least half: two that follow each other off the grid share none,
+    and a day in Berlin is one day of a daily series, not two.
+    """
     total = len(grid.values) + horizon
-    found: dict[str, list[tuple[int, int, Event]]] = {}
+    found: dict[str, list[Part]] = {}
     for event in events:
-        first = int((event.start.timestamp() - grid.start_s) // grid.step_s)
-        last = int(-((grid.start_s - event.end.timestamp()) // grid.step_s))
+        start, end = ((t.timestamp() - grid.start_s) / grid.step_s for t in (event.start, event.end))
+        first, last = floor(start + 0.5), floor(end + 0.5)
+        if first == last:
+            first = floor((start + end) / 2.0)
+            last = first + 1
         if last > 0 and first < total:
-            found.setdefault(event.category, []).append((first, max(last, first + 1), event))
-    return {category: _merge(sorted(rows, key=_by_time)) for category, rows in sorted(found.items())}
+            part = Part(first, last, event.expected_multiplier, event.expected_peak)
+            found.setdefault(event.category, []).append(part)
+    return [
+        (category, layer)
+        for category, parts in sorted(found.items())
+        for layer in _layers(sorted(parts, key=lambda part: (part.first, part.last)), category)
+    ]
 
 
-def _by_time(row: tuple[int, int, Event]) -> tuple[int, int]:
-    return row[0], row[1]
-
-
-def _merge(rows: list[tuple[int, int, Event]]) -> list[Occurrence]:
-    merged: list[list[tuple[int, int, Event]]] = []
-    for row in rows:
-        if merged and row[0] < max(last for _, last, _ in merged[-1]):
-            merged[-1].append(row)
+def _layers(parts: list[Part], category: str) -> list[list[Occurrence]]:
+    """Merge windows that overlap, apart by length where lengths are unlike; a day off in days off is one of them."""
+    merged: list[list[Part]] = []
+    end = 0
+    for part in parts:
+        if merged and part.first < end:
+            merged[-1].append(part)
+            end = max(end, part.last)
         else:
-            merged.append([row])
-    out = []
-    for group in merged[-OCCURRENCE_COUNT_MAX:]:
-        excess = [e.expected_multiplier - 1.0 for _, _, e in group if e.expected_multiplier is not None]
-        peaks = [e.expected_peak for _, _, e in group if e.expected_peak is not None]
-        out.append(
-            Occurrence(
-                first=group[0][0],
-                last=max(last for _, last, _ in group),
-                count=len(group),
-                # Two promotions at once add their extra demand; a peak is already the whole demand.
-                multiplier=max(1.0 + sum(excess), 0.02) if excess else None,
-                peak=max(peaks) if peaks else None,
+            merged.append([part])
+            end = part.last
+    for group in merged:
+        lengths = sorted(part.last - part.first for part in group)
+        if lengths[-1] > UNLIKE * lengths[0] and category != HOLIDAY:
+            middle = sqrt(lengths[0] * lengths[-1])
+            short, long = (
+                [part for part in parts if (part.last - part.first > middle) is is_long]
+                for is_long in (False, True)
             )
-        )
-    return out
+            return [*_layers(long, category), *_layers(short, category)]
+    return [[Occurrence(g[0].first, max(part.last for part in g), tuple(g)) for g in merged]]
+
+
+def _bounded(items: list[Occurrence], n: int) -> tuple[list[Occurrence], int]:
+    """Return the newest past and nearest coming occurrences, and how many coming ones are left out."""
+    past, ahead = [o for o in items if o.last <= n], [o for o in items if o.last > n]
+    kept = ahead[: OCCURRENCE_COUNT_MAX - min(len(past), PAST_COUNT_MIN)]
+    return [*past[max(len(past) + len(kept) - OCCURRENCE_COUNT_MAX, 0) :], *kept], len(ahead) - len(kept)
 
 
 def label(found: Sequence[Occurrence], total: int, step_s: int) -> Labels:
@@ -198,20 +247,20 @@ def label(found: Sequence[Occurrence], total: int, step_s: int) -> Labels:
 def learn(
     grid: Grid,
     horizon: int,
-    found: dict[str, list[Occurrence]],
+    found: Sequence[tuple[str, list[Occurrence]]],
     residual: Floats,
     base: Floats,
-    lift: Callable[[np.ndarray, float | None, float | None], Floats],
+    lift: Callable[[Occurrence], Floats],
 ) -> Effects:
     """Estimate effects of every category.
 
     Args:
         grid: The history.
         horizon: Steps to forecast.
-        found: Occurrences by category.
+        found: Categories with their occurrences.
         residual: `[N]` transformed demand minus what would have been without events; NaN unknown.
         base: `[N + H]` what the residual was taken from, and its continuation.
-        lift: Shift of transformed demand at steps for a multiplier or a peak (the planner's expectation).
+        lift: Shift of transformed demand that the planners of an occurrence expect, at its steps from 0 to N + H.
     """
     n = len(grid.values)
     total = n + horizon
@@ -223,32 +272,40 @@ def learn(
     )
     reasons: list[str] = []
     rest = residual.copy()
-    for category, items in sorted(found.items(), key=lambda pair: -len(pair[1])):
+    past_count = sum(o.last <= n for _, items in found for o in items)
+    for category, every in sorted(found, key=lambda pair: -len(pair[1])):
+        items, beyond_count = _bounded(every, n)
         labels = label(items, total, grid.step_s)
-        curve, scatter, known, silent, tie = _category(labels, items, rest, base, grid, lift)
+        curve, planned, scatter, known, silent, tie = _category(labels, items, rest, base, grid, lift)
         at = np.flatnonzero(labels.occurrence >= 0)
         owner, bin_ = labels.occurrence[at], labels.bin[at]
-        mine = curve[owner, bin_] - (1.0 - tie) * (base[at] - np.median(base)) * known[owner]
+        mine = curve[owner, bin_] + planned[at] - (1.0 - tie) * (base[at] - np.median(base)) * known[owner]
         core = (bin_ >= labels.before) & (bin_ < labels.before + labels.during)
         if category == HOLIDAY:
-            mine[core] = _holiday(
+            mine[core], unseen = _holiday(
                 mine[core], at[core], owner[core], items, known, rest + base[:n], base, grid
             )
-            silent = 0
+            silent &= unseen
         shift[at] += mine
         spread[at] = np.hypot(spread[at], np.abs(scatter[owner]) * np.minimum(np.abs(mine), 1.0))
         touched[at] = True
-        inside[at[core]] = True
+        # What nobody knows anything about changes nothing.
+        unknown = silent & np.array([o.first >= n for o in items])
+        inside[at[core & ~unknown[owner]]] = True
         over = np.array([o.last <= n for o in items])
         alone[at[core & (over & ~known)[owner]]] = True
         past = at < n
         rest[at[past]] -= mine[past]
-        if silent:
+        if silent.any():
             reasons.append(
-                f"{silent} coming event(s) of category {category!r} have no past and no expected uplift; "
+                f"{silent.sum()} coming event(s) of category {category!r} have no past and no expected uplift; "
                 "state expected_multiplier or expected_peak to plan for them."
             )
-    past_count = sum(o.last <= n for items in found.values() for o in items)
+        if beyond_count:
+            reasons.append(
+                f"The last {beyond_count} coming event(s) of category {category!r} are more than one forecast plans "
+                "for and were left out; give them another category."
+            )
     return Effects(shift, touched, inside, spread, alone, past_count, tuple(reasons))
 
 
@@ -261,17 +318,28 @@ def _holiday(
     z: Floats,
     base: Floats,
     grid: Grid,
-) -> Floats:
-    """Return the effect of holidays at their steps `at`; what a planner said of one is left as it is."""
+) -> tuple[Floats, Bools]:
+    """Return the effect of holidays at their steps `at`, and for which of them `[E]` no Sunday was seen.
+
+    What a planner said of one is left as it is.
+    """
     n = len(z)
     past = at[at < n]
     calm = z.copy()
     calm[past] = np.nan
     actual = np.full(len(at), np.nan)
     actual[at < n] = z[past] - base[past]
-    sunday = as_sunday(calm, base, at, np.array([o.first for o in items])[owner], grid)
-    stated = np.array([o.multiplier is not None or o.peak is not None for o in items])[owner]
-    return np.where(stated, learnt, towards_sunday(learnt, sunday, actual, owner, known))
+    first = np.array([o.first for o in items])
+    sunday = as_sunday(calm, base, at, first[owner], _dates(items, grid)[owner], grid.day)
+    stated = np.array([o.is_stated for o in items])[owner]
+    effect = towards_sunday(learnt, np.nan_to_num(sunday), actual, owner, known)
+    return np.where(stated, learnt, effect), np.bincount(owner, np.isfinite(sunday), len(items)) == 0
+
+
+def _dates(items: Sequence[Occurrence], grid: Grid) -> np.ndarray:
+    """Return `[E]` the dates on which occurrences begin, days since 1970."""
+    first, last = (np.array([getattr(o, name) for o in items]) for name in ("first", "last"))
+    return date_of(grid.start_s + first * grid.step_s, (last - first) * grid.step_s)
 
 
 def _category(
@@ -280,9 +348,9 @@ def _category(
     residual: Floats,
     base: Floats,
     grid: Grid,
-    lift: Callable[[np.ndarray, float | None, float | None], Floats],
-) -> tuple[Floats, Floats, Bools, int, float]:
-    """Return shapes `[E, B]`, relative scatter `[E]`, which were learnt `[E]`, how many are silent, the tie."""
+    lift: Callable[[Occurrence], Floats],
+) -> tuple[Floats, Floats, Floats, Bools, Bools, float]:
+    """Return shapes `[E, B]`, what planners add `[N + H]`, scatter, known and silent ones `[E]`, and the tie."""
     count, bins, n = len(items), labels.bin_count, len(residual)
     core = slice(labels.before, labels.before + labels.during)
     at = np.flatnonzero((labels.occurrence[:n] >= 0) & np.isfinite(residual))
@@ -314,19 +382,17 @@ def _category(
     assert best is not None
     _, tie, curve, mean, actual = best
     expected = np.full(count, np.nan)
-    plateau = np.zeros((count, bins))
+    planned = np.zeros(len(base))
     for k, o in enumerate(items):
-        if o.multiplier is None and o.peak is None:
-            continue
-        steps = np.arange(o.first, o.last)
-        values = lift(steps, o.multiplier, o.peak)
-        expected[k] = float(values.mean())
-        plateau[k, core] = expected[k]
-    shapes, scatter = _blend(curve, mean, weight, actual, whole, expected, plateau)
-    silent = sum(
-        1 for k, o in enumerate(items) if o.last > n and weight[k] <= 0 and not np.isfinite(expected[k])
-    )
-    return shapes, scatter, weight > 0.0, silent, tie
+        if o.is_stated:
+            values = lift(o)
+            expected[k] = float(values.mean())
+            planned[max(o.first, 0) : o.last] = values
+    shapes, share, scatter = _blend(curve, mean, weight, actual, whole, expected)
+    for o, part in zip(items, share, strict=True):
+        planned[max(o.first, 0) : max(o.last, 0)] *= part
+    silent = np.array([o.last > n for o in items]) & (weight <= 0.0) & ~np.isfinite(expected)
+    return shapes, planned, scatter, weight > 0.0, silent, tie
 
 
 def _scaled_mean(kernel: Floats, r: Floats, observed: Floats, items: Sequence[Occurrence]) -> Floats:
@@ -367,9 +433,7 @@ def _kernel(items: Sequence[Occurrence], grid: Grid) -> Floats:
     count = alike(apart(np.log([o.count for o in items]), np.inf), *K_COUNT)
     length = alike(apart(np.log([o.last - o.first for o in items]), np.inf), *K_LENGTH)
     # 1970-01-01 was a Thursday, so Saturday and Sunday are days 2 and 3 of this week.
-    # A window of a day begins at local midnight: its date is that of the nearest midnight in UTC.
-    local = np.array([(o.last - o.first) * grid.step_s >= DAYLONG_S for o in items])
-    weekend = np.isin(np.floor(days + 0.5 * local) % 7, (2, 3)).astype(np.float64)
+    weekend = np.isin(_dates(items, grid) % 7, (2, 3)).astype(np.float64)
     same = np.where(weekend[:, None] == weekend[None, :], 1.0, K_WEEKEND)
     order = np.arange(len(items), dtype=np.float64)
     recent = 0.5 ** (apart(order, np.inf) / HALF_LIFE_OCCURRENCES)
@@ -391,9 +455,12 @@ def _blend(
     actual: Floats,
     whole: Bools,
     expected: Floats,
-    plateau: Floats,
-) -> tuple[Floats, Floats]:
-    """Combine what past occurrences show with what planners expect, corrected by how planners did so far."""
+) -> tuple[Floats, Floats, Floats]:
+    """Combine what past occurrences show with what planners expect, corrected by how planners did so far.
+
+    Returns:
+        Shapes `[E, B]`, which share of the expectation is to be added `[E]`, and the relative scatter `[E]`.
+    """
     stated = np.isfinite(expected)
     judged = stated & whole
     stated_value = np.where(stated, expected, 0.0)
@@ -403,11 +470,9 @@ def _blend(
     # One pseudo-occurrence in which the planner was right; each occurrence is judged without itself.
     bias = (own.sum() - own + typical) / (square.sum() - square + typical)
     bias = np.clip(bias, 0.1, 3.0)
-    prior = bias[:, None] * plateau
     shaped = np.abs(mean) > 0.1
     ratio = np.where(shaped, stated_value * bias / np.where(shaped, mean, 1.0), 0.0)
     fits = shaped & (ratio > 0.1) & (ratio < 10.0) & stated
-    prior = np.where(fits[:, None], curve * ratio[:, None], prior)
     share = np.where(stated, weight / (weight + PRIOR_COUNT), weight / (weight + NULL_COUNT))
     if judged.sum() >= 3:
         wrong_past = float(np.mean((actual - mean)[judged] ** 2)) + 1e-6
@@ -416,9 +481,11 @@ def _blend(
         share = np.where(
             stated, share * 2.0 * trusted / (share * 2.0 * trusted + (1.0 - share) + 1e-9), share
         )
-    shapes = share[:, None] * curve + (1.0 - share[:, None]) * np.where(stated[:, None], prior, 0.0)
+    # Past shapes, scaled to what is expected where that is near, tell more than a plateau.
+    shapes = (share + (1.0 - share) * np.where(fits, ratio, 0.0))[:, None] * curve
+    planned = (1.0 - share) * np.where(stated & ~fits, bias, 0.0)
     fitted = share * mean + (1.0 - share) * np.where(stated, bias * stated_value, 0.0)
     off = np.where(whole, (actual - fitted) / np.maximum(np.abs(fitted), 0.2), 0.0)
     n = float(whole.sum())
     scatter = np.sqrt((2.0 * PRIOR_SPREAD**2 + np.minimum(off**2, 4.0).sum()) / (2.0 + n))
-    return shapes, np.full(len(mean), scatter)
+    return shapes, planned, np.full(len(mean), scatter)

@@ -9,7 +9,7 @@ Called by: `forecaster.events`. All effects are shifts in the transformed units 
 
 import numpy as np
 
-from forecaster.series import DAY_S, Grid
+from forecaster.series import DAY_S
 from forecaster.types import Floats
 
 # How much of the way to a Sunday a holiday goes before any was seen, held by this many imaginary holidays.
@@ -21,27 +21,40 @@ DOUBT = 0.25
 WEEK_COUNT = 4
 # 1970-01-01 was a Thursday.
 EPOCH_WEEKDAY = 3
+# From this length on a window means a day, 23 to 25 hours long.
+DAYLONG_S = 20 * 3600
+# Local midnight comes 13 hours before that of UTC in New Zealand's summer, and 10 hours after it in Hawaii.
+EASTMOST_S = 13 * 3600 + 1800
 
 
-def as_sunday(z: Floats, base: Floats, at: np.ndarray, first: np.ndarray, grid: Grid) -> Floats:
-    """Return `[A]` how far Sundays lie from usual demand at steps `at`; 0 where no Sunday was seen.
+def date_of(start_s: np.ndarray, length_s: np.ndarray) -> np.ndarray:
+    """Return the dates of windows, days since 1970; one of a day begins at midnight where its users live."""
+    return np.asarray((start_s + np.where(length_s >= DAYLONG_S, EASTMOST_S, 0)) // DAY_S)
+
+
+def as_sunday(
+    z: Floats, base: Floats, at: np.ndarray, first: np.ndarray, date: np.ndarray, day: int
+) -> Floats:
+    """Return `[A]` how far Sundays lie from usual demand at steps `at`; NaN where no Sunday was seen.
 
     Args:
         z: `[N]` transformed demand, NaN in events and gaps.
         base: `[N + H]` usual demand.
         at: `[A]` steps of holidays.
-        first: `[A]` the step at which the holiday of each begins: midnight where its users live.
-        grid: The history.
+        first: `[A]` the step at which the holiday of each begins.
+        date: `[A]` its date there, days since 1970.
+        day: Steps per day.
     """
-    n, day = len(z), grid.day
-    # Local midnight is the midnight of UTC that is nearest, from twelve hours west to twelve east.
-    date = np.floor((grid.start_s + first * grid.step_s) / DAY_S + 0.5).astype(np.int64)
+    n = len(z)
     since = (date + EPOCH_WEEKDAY + (at - first) // day + 1) % 7
-    weeks = np.arange(-WEEK_COUNT, WEEK_COUNT + 1)[:, None] * 7
-    there = at[None, :] - (since[None, :] + weeks) * day
+    nearest = at - since * day
+    # Far ahead of the origin the newest Sundays are as near as any.
+    ahead = np.maximum((nearest - n) // (7 * day), 0)
+    weeks = np.arange(-WEEK_COUNT, WEEK_COUNT + 1)[:, None] + ahead[None, :]
+    there = nearest[None, :] - weeks * 7 * day
     seen = np.where((there >= 0) & (there < n), z[np.clip(there, 0, n - 1)], np.nan)
     known = np.isfinite(seen).any(axis=0)
-    shift = np.zeros(len(at))
+    shift = np.full(len(at), np.nan)
     shift[known] = np.nanmedian(seen[:, known], axis=0) - base[at[known]]
     return shift
 
