@@ -139,6 +139,71 @@ class Newest:
 
 
 @dataclass(frozen=True, slots=True)
+class _Record:
+    """What was known at each step of the history, and what came of it.
+
+    Attributes:
+        newest: `[5, N]` last, short and long mean, high, expected.
+        envelopes: `[6, N]`.
+        timed: `[2, S, N]`.
+        highest: `[N]` highest demand within the lead time; NaN where it is not known.
+        age: `[N]` in days.
+        unit: Usual demand.
+    """
+
+    newest: Floats
+    envelopes: Floats
+    timed: Floats
+    highest: Floats
+    age: Floats
+    unit: float
+
+    def thinned(self, fine: NDArray[np.bool_], most: int) -> "_Record":
+        """Return about `most` of the steps that are fine, known and young enough."""
+        places = np.flatnonzero(fine & np.isfinite(self.highest) & (self.age <= HISTORY_DAYS))
+        places = _thinned(places, most)
+        return _Record(
+            self.newest[:, places],
+            self.envelopes[:, places],
+            self.timed[:, :, places],
+            self.highest[places],
+            self.age[places],
+            self.unit,
+        )
+
+    @property
+    def half(self) -> Ints:
+        """`[N]` 0 or 1: which half of the record each step belongs to."""
+        return np.asarray(np.floor(self.age / HALF_DAYS).astype(np.int64) % 2)
+
+    def target(self, scale: int) -> Floats:
+        """Return `[N]`: what was to be said, in the scale."""
+        return _to_scale(self.highest + FLOOR_SHARE * self.unit, self.unit, scale)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bases:
+    """Where the experts start from in one scale, and in what units they are measured.
+
+    Attributes:
+        plain: `[P, T]` of those without a spread of their own.
+        widths: `[S, T]` spread of the timed ones, by share of the overall mean.
+        fitted: `[T]` of the fitted one.
+        spread: `[T]` its own.
+    """
+
+    plain: Floats
+    widths: Floats
+    fitted: Floats
+    spread: Floats
+
+    def rows(self) -> list[tuple[Floats, Floats | None]]:
+        """Return base and spread `[T]` of every expert, in order; a spread of None is one."""
+        timed = [(self.plain[place], width) for width in self.widths for place in TIMED_PLACES]
+        return [*((base, None) for base in self.plain), *timed, (self.fitted, self.spread)]
+
+
+@dataclass(frozen=True, slots=True)
 class Nearcast:
     """A calibration, valid for the `valid_steps` steps after the history it was made from.
 
@@ -192,10 +257,11 @@ class Nearcast:
         return self._say(newest, slice(newest.shape[1]))
 
     def _say(self, newest: Floats, steps: slice) -> Floats:
-        bases, spreads = _experts(
-            newest, self.envelopes[:, steps], self.timed[:, :, steps], self.unit, self.lines
-        )
-        said = _said(bases[:, :, None], spreads[:, :, None], self.shift[:, None], self.cap[:, None])
+        both = _experts(newest, self.envelopes[:, steps], self.timed[:, :, steps], self.unit, self.lines)
+        rows = [row for bases in both for row in bases.rows()]
+        base = np.stack([base for base, _ in rows])[:, :, None]
+        spread = np.stack([np.ones_like(base) if own is None else own for base, own in rows])[:, :, None]
+        said = base + np.minimum(self.shift[:, None] * spread, self.cap[:, None])
         return _mix(said, self.weight, self.unit)
 
 
@@ -246,13 +312,12 @@ def calibrate(
     newest = recent(known, step_s)
     newest = np.vstack((newest if within else _before(newest), said))
     highest = _ahead_max(known, lead_steps)
-    past, coming = envelopes[:, :keep], envelopes[:, keep:]
-    half = np.floor(_age_days(keep, day) / HALF_DAYS).astype(np.int64) % 2
     timed = _timed_spreads(newest, highest, unit, day, valid_steps, step_s)
-    then, soon = timed[:, :, :keep], timed[:, :, keep:]
-    lines = tuple(_fit_lines(newest, past, then, highest, half, unit, day, scale) for scale in (LOG, ROOT))
-    bases, spreads = _experts(newest, past, then, unit, lines, half)
-    shift, cap, weight = _fit(bases, spreads, highest, np.asarray(levels), unit, day, lead_steps)
+    record = _Record(newest, envelopes[:, :keep], timed[:, :, :keep], highest, _age_days(keep, day), unit)
+    lines = _fit_lines(record)
+    shift, cap, weight = _fit(record, lines, np.asarray(levels), lead_steps)
+    # Copies: slices would keep the whole record.
+    coming, soon = envelopes[:, keep:].copy(), timed[:, :, keep:].copy()
     return Nearcast(step_s, lead_steps, levels, unit, shift, cap, weight, coming, soon, lines)
 
 
@@ -289,10 +354,11 @@ def _to_scale(values: Floats, unit: float, scale: int) -> Floats:
     return np.asarray(np.log(values) if scale == LOG else np.sqrt(values / unit))
 
 
-def _from_scale(values: Floats, unit: float, scale: int) -> Floats:
+def _from_scale(values: Floats, unit: float, scale: int, out: Floats | None = None) -> Floats:
     if scale == LOG:
-        return np.asarray(np.exp(np.minimum(values, np.log(MOST * unit))))
-    return np.asarray(np.maximum(values, 0.0) ** 2 * unit)
+        return np.exp(np.minimum(values, np.log(MOST * unit), out=out), out=out)
+    rooted = np.maximum(values, 0.0, out=out)
+    return np.multiply(np.multiply(rooted, rooted, out=out), unit, out=out)
 
 
 def _timed_spreads(newest: Floats, highest: Floats, unit: float, day: int, ahead: int, step_s: int) -> Floats:
@@ -315,12 +381,11 @@ def _experts(
     unit: float,
     lines: tuple[Lines | None, ...],
     half: Ints | None = None,
-) -> tuple[Floats, Floats]:
-    """Return bases and spreads `[E, T]` from `newest` `[5, T]`, `envelopes` `[6, T]`, `timed` `[2, S, T]` at the steps.
+) -> tuple[_Bases, ...]:
+    """Return the experts in logarithms and in square roots.
 
-    The first half of the experts is measured in logarithms, the other half, the same ones, in square roots; the last
-    of each half is the fitted one, before it come the timed ones. `half` is given for steps of the record, each of
-    which the fitted expert then judges without having seen it.
+    From `newest` `[5, T]`, `envelopes` `[6, T]`, `timed` `[2, S, T]` at the steps. `half` is given for steps of the
+    record, each of which the fitted expert then judges without having seen it.
     """
     last, short, long, high, expected = newest
     floor = FLOOR_SHARE * unit
@@ -341,8 +406,7 @@ def _experts(
     # Where nothing is known of earlier days either, a start from nothing is no expectation of zero.
     alone = np.array([start == NOTHING for start, _, _ in EXPERTS])
     plain[alone] = np.where(plain[alone] > 0, plain[alone], np.nan)
-    bases: list[Floats] = []
-    spreads: list[Floats] = []
+    result: list[_Bases] = []
     for scale, line in zip((LOG, ROOT), lines, strict=True):
         if line is None:
             fitted, spread = np.full_like(last, np.nan), np.ones_like(last)
@@ -350,11 +414,8 @@ def _experts(
             base, features = _features(newest, envelopes, timed, unit, scale)
             above, spread = line.say(features, half)
             fitted = base + above
-        scaled = _to_scale(plain + floor, unit, scale)
-        bases += [scaled, *(scaled[list(TIMED_PLACES)] for _ in OVERALL_SHARES), fitted[None]]
-        widths = (np.broadcast_to(width, (len(TIMED_PLACES), len(last))) for width in timed[scale])
-        spreads += [np.ones_like(plain), *widths, spread[None]]
-    return np.vstack(bases), np.vstack(spreads)
+        result.append(_Bases(_to_scale(plain + floor, unit, scale), timed[scale], fitted, spread))
+    return tuple(result)
 
 
 def _features(
@@ -386,32 +447,21 @@ def _features(
             *(np.maximum(other - peak, 0.0) for other in (expected, highest, usual, wide, widest, week)),
         )
     )
-    return short, np.clip(np.nan_to_num(features), -FEATURE_MAX, FEATURE_MAX)
+    np.clip(features, -FEATURE_MAX, FEATURE_MAX, out=features)
+    features[np.isnan(features)] = 0.0
+    return short, features
 
 
-def _fit_lines(
-    newest: Floats,
-    envelopes: Floats,
-    timed: Floats,
-    highest: Floats,
-    half: Ints,
-    unit: float,
-    day: int,
-    scale: int,
-) -> Lines | None:
-    floor = FLOOR_SHARE * unit
-    base, features = _features(newest, envelopes, timed, unit, scale)
-    age = _age_days(len(highest), day)
-    use = np.flatnonzero(np.isfinite(highest) & np.isfinite(base) & (age <= HISTORY_DAYS))
-    use = _thinned(use, LINES_SAMPLES_MAX)
-    weight = _importance(highest[use], age[use], unit, LINES_ELSEWHEN_SHARE)
-    target = _to_scale(highest[use] + floor, unit, scale)
-    return fit_lines(features[:, use], target - base[use], weight, half[use])
+def _fit_lines(record: _Record) -> tuple[Lines | None, Lines | None]:
+    """Fit the lines in each scale."""
+    used = record.thinned(record.newest[1] + FLOOR_SHARE * record.unit > 0, LINES_SAMPLES_MAX)
+    weight = _importance(used.highest, used.age, used.unit, LINES_ELSEWHEN_SHARE)
 
+    def fitted(scale: int) -> Lines | None:
+        base, features = _features(used.newest, used.envelopes, used.timed, used.unit, scale)
+        return fit_lines(features, used.target(scale) - base, weight, used.half)
 
-def _said(base: Floats, spread: Floats, shift: Floats, cap: Floats) -> Floats:
-    """Return what experts say, in their scale."""
-    return np.asarray(base + np.minimum(shift * spread, cap))
+    return fitted(LOG), fitted(ROOT)
 
 
 def _mix(said: Floats, weight: Floats, unit: float) -> Floats:
@@ -428,45 +478,80 @@ def _mix(said: Floats, weight: Floats, unit: float) -> Floats:
 
 
 def _fit(
-    bases: Floats, spreads: Floats, highest: Floats, levels: Floats, unit: float, day: int, lead: int
+    record: _Record, lines: tuple[Lines | None, ...], levels: Floats, lead: int
 ) -> tuple[Floats, Floats, Floats]:
-    """Return shift, cap and weight `[E, Q]` from the record `[E, N]` against `highest` `[N]`."""
-    age = _age_days(len(highest), day)
-    floor = FLOOR_SHARE * unit
-    use = _thinned(np.flatnonzero(np.isfinite(highest) & (age <= HISTORY_DAYS)), FIT_SAMPLES_MAX)
-    targets = [_to_scale(highest[use] + floor, unit, scale) for scale in (LOG, ROOT)]
-    importance = _importance(highest[use], age[use], unit, ELSEWHEN_SHARE)
-    scored = age[use] <= SCORE_DAYS
-    stride = max(1, int(scored.sum()) // SCORE_SAMPLES_MAX)
-    pick = np.flatnonzero(scored)[::stride]
-    recent = 0.5 ** (age[use][pick] / SCORE_HALF_LIFE_DAYS)
+    """Return shift, cap and weight `[E, Q]` of the experts by the record."""
+    used = record.thinned(np.ones_like(record.age, dtype=np.bool_), FIT_SAMPLES_MAX)
+    importance = _importance(used.highest, used.age, used.unit, ELSEWHEN_SHARE)
+    judge = _Judge(used, levels)
     unknown = np.full(len(levels), np.inf)
     shifts: list[Floats] = []
     caps: list[Floats] = []
     losses: list[Floats] = []
-    for number, (base, spread) in enumerate(zip(bases[:, use], spreads[:, use], strict=True)):
-        scale = LOG if number < len(bases) // 2 else ROOT
-        fine = np.isfinite(base)
-        if fine.sum() < min(SAMPLES_MIN, 0.5 * len(base)):
-            shifts.append(np.full(len(levels), np.nan))
-            caps.append(unknown)
-            losses.append(unknown)
-            continue
-        above = targets[scale][fine] - base[fine]
-        shift = _weighted_quantiles(above / spread[fine], importance[fine], levels)
-        cap = unknown
-        if number % (len(bases) // 2) in TIMED:
-            cap = _weighted_quantiles(above, importance[fine], 1 - (1 - levels) / RARER_TIMES)
-        judged = fine[pick]
-        place = pick[judged]
-        said = _from_scale(_said(base[place, None], spread[place, None], shift, cap), unit, scale) - floor
-        gap = highest[use][place, None] - said
-        loss = np.maximum(levels * gap, (levels - 1) * gap)
-        shifts.append(shift)
-        caps.append(cap)
-        losses.append(recent[judged] @ loss / len(place) + 1e-9 * unit if len(place) else unknown)
-    windows = float((np.isfinite(highest) & (age <= SCORE_DAYS)).sum()) / (lead + 1)
+    both = _experts(used.newest, used.envelopes, used.timed, used.unit, lines, used.half)
+    for scale, bases in zip((LOG, ROOT), both, strict=True):
+        target = used.target(scale)
+        records: dict[int, _Ordered] = {}
+        for number, (base, spread) in enumerate(bases.rows()):
+            fine = np.isfinite(base)
+            if fine.sum() < min(SAMPLES_MIN, 0.5 * len(base)):
+                shifts.append(np.full(len(levels), np.nan))
+                caps.append(unknown)
+                losses.append(unknown)
+                continue
+            above, weight = target - base, importance
+            if spread is not None:
+                above /= spread
+            if not fine.all():
+                above, weight = above[fine], weight[fine]
+            measured = records[number] = _Ordered(above, weight)
+            shift, cap = measured.at(levels), None
+            if number in TIMED:
+                alone = TIMED_PLACES[(number - TIMED.start) % len(TIMED_PLACES)]
+                cap = records[alone].at(1 - (1 - levels) / RARER_TIMES)
+            shifts.append(shift)
+            caps.append(unknown if cap is None else cap)
+            losses.append(judge.loss(base, spread, shift, cap, scale))
+    windows = float((np.isfinite(record.highest) & (record.age <= SCORE_DAYS)).sum()) / (lead + 1)
     return np.stack(shifts), np.stack(caps), _weights(np.stack(losses), windows * (1 - levels))
+
+
+class _Judge:
+    """The pinball loss of experts on the last days."""
+
+    def __init__(self, record: _Record, levels: Floats) -> None:
+        scored = record.age <= SCORE_DAYS
+        stride = max(1, int(scored.sum()) // SCORE_SAMPLES_MAX)
+        self._pick = np.flatnonzero(scored)[::stride]
+        self._levels, self._unit = levels, record.unit
+        self._wanted = record.highest[self._pick] + FLOOR_SHARE * record.unit
+        self._recent = 0.5 ** (record.age[self._pick] / SCORE_HALF_LIFE_DAYS)
+        self._room = np.empty(len(levels) * len(self._pick))
+
+    def loss(
+        self, base: Floats, spread: Floats | None, shift: Floats, cap: Floats | None, scale: int
+    ) -> Floats:
+        """Return `[Q]`: the mean loss where the expert had something to say; infinite if it never had."""
+        pick, wanted, recent = self._pick, self._wanted, self._recent
+        fine = np.isfinite(base[pick])
+        if not fine.all():
+            pick, wanted, recent = pick[fine], wanted[fine], recent[fine]
+        if not len(pick):
+            return np.full(len(shift), np.inf)
+        # In place, level by level: hundreds of thousands of values that no other memory is needed for.
+        said = self._room[: len(shift) * len(pick)].reshape(len(shift), len(pick))
+        if spread is None:
+            np.add(base[pick], shift[:, None], out=said)
+        else:
+            np.multiply(spread[pick], shift[:, None], out=said)
+            if cap is not None:
+                np.minimum(said, cap[:, None], out=said)
+            said += base[pick]
+        _from_scale(said, self._unit, scale, out=said)
+        said -= wanted
+        every = said @ recent
+        short = np.minimum(said, 0.0, out=said) @ recent
+        return np.asarray(((1 - self._levels) * every - short) / len(pick) + 1e-9 * self._unit)
 
 
 def _weights(losses: Floats, beyond: Floats) -> Floats:
@@ -498,17 +583,25 @@ def _importance(highest: Floats, age: Floats, unit: float, elsewhen: float) -> F
     return np.asarray(0.5 ** (age / HALF_LIFE_DAYS) * (highest + 0.01 * unit) * nearby)
 
 
-def _weighted_quantiles(values: Floats, weight: Floats, levels: Floats) -> Floats:
-    """Return `[Q]`: quantiles of the record, beyond `RECORD_LEVEL` those of an exponential tail that goes on from it."""
-    order = np.argsort(values)
-    ordered, heavy = values[order], weight[order]
-    share = np.cumsum(heavy)
-    known = np.minimum(levels, RECORD_LEVEL)
-    found = ordered[np.minimum(np.searchsorted(share, known * share[-1]), len(values) - 1)]
-    first = min(int(np.searchsorted(share, EXCESS_LEVEL * share[-1])), len(values) - 2)
-    beyond = slice(first + 1, None)
-    excess = ((ordered[beyond] - ordered[first]) * heavy[beyond]).sum() / heavy[beyond].sum()
-    return np.asarray(found + excess * np.log((1 - known) / (1 - levels)))
+class _Ordered:
+    """A weighted record in ascending order, to ask for its quantiles more than once."""
+
+    def __init__(self, values: Floats, weight: Floats) -> None:
+        order = np.argsort(values)
+        self._values, heavy = values[order], weight[order]
+        self._share = np.cumsum(heavy)
+        place = int(np.searchsorted(self._share, EXCESS_LEVEL * self._share[-1]))
+        first = min(place, len(values) - 2)
+        beyond = slice(first + 1, None)
+        above = self._values[beyond] - self._values[first]
+        self._excess = float((above * heavy[beyond]).sum() / heavy[beyond].sum())
+
+    def at(self, levels: Floats) -> Floats:
+        """Return `[Q]`; beyond `RECORD_LEVEL` quantiles of an exponential tail that goes on from the record."""
+        known = np.minimum(levels, RECORD_LEVEL)
+        places = np.searchsorted(self._share, known * self._share[-1])
+        found = self._values[np.minimum(places, len(self._values) - 1)]
+        return np.asarray(found + self._excess * np.log((1 - known) / (1 - levels)))
 
 
 def _envelopes(demand: Floats, day: int, slack: int, lead: int, ahead: int, wide: int) -> Floats:

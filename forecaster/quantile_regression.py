@@ -51,12 +51,14 @@ class Lines:
             unseen_by: `[N]` 0 or 1, the half each sample of the record belongs to: it is judged by the lines
                 fitted on the other half. None: something new, judged by the mean of both.
         """
-        scaled = (features.T - self.centre) / self.scale
+        slopes = self.slopes / self.scale
+        start = slopes @ self.centre
         if unseen_by is None:
-            values = scaled @ self.slopes.mean(axis=0).T
+            values = slopes.mean(axis=0) @ features - start.mean(axis=0)[:, None]
         else:
-            values = np.where((unseen_by == 0)[:, None], scaled @ self.slopes[0].T, scaled @ self.slopes[1].T)
-        return values[:, 0], np.maximum(values[:, 1] - values[:, 0], SPREAD_MIN)
+            first, second = slopes @ features - start[:, :, None]
+            values = np.where(unseen_by == 0, first, second)
+        return values[0], np.maximum(values[1] - values[0], SPREAD_MIN)
 
 
 def fit_lines(features: Floats, target: Floats, weight: Floats, half: Ints) -> Lines | None:
@@ -73,10 +75,11 @@ def fit_lines(features: Floats, target: Floats, weight: Floats, half: Ints) -> L
     centre, scale = features.mean(axis=1), features.std(axis=1)
     scale = np.where(scale < 1e-6, 1.0, scale)
     centre[0], scale[0] = 0.0, 1.0
-    scaled = (features.T - centre) / scale
+    scaled = (features - centre[:, None]) / scale[:, None]
     slopes = [
-        [_line(scaled[fitted], target[fitted], weight[fitted], level) for level in (USUAL_LEVEL, HIGH_LEVEL)]
-        for fitted in (half != 0, half != 1)
+        [_line(seen, target[places], weight[places], level) for level in (USUAL_LEVEL, HIGH_LEVEL)]
+        for places in (np.flatnonzero(half != 0), np.flatnonzero(half != 1))
+        for seen in (scaled[:, places],)
     ]
     return Lines(centre, scale, np.asarray(slopes))
 
@@ -84,15 +87,16 @@ def fit_lines(features: Floats, target: Floats, weight: Floats, half: Ints) -> L
 def _line(scaled: Floats, target: Floats, weight: Floats, level: float) -> Floats:
     """Iteratively reweighted least squares: the weighted square of a residual is its pinball loss."""
     ridge = RIDGE_SAMPLES * float((weight**2).sum()) / float(weight.sum()) ** 2
-    slopes = np.arange(1, scaled.shape[1])
+    slopes = np.arange(1, len(scaled))
     now: Floats = weight
-    result: Floats = np.zeros(scaled.shape[1])
+    result: Floats = np.zeros(len(scaled))
+    loaded = np.empty_like(scaled)
     for _ in range(ROUNDS):
-        loaded = scaled.T * now
-        normal = loaded @ scaled
+        np.multiply(scaled, now, out=loaded)
+        normal = loaded @ scaled.T
         normal[slopes, slopes] += ridge * now.sum()
         normal[0, 0] += 1e-9
         result = np.asarray(np.linalg.solve(normal, loaded @ target), dtype=np.float64)
-        residual = target - scaled @ result
+        residual = target - result @ scaled
         now = weight * np.where(residual > 0, level, 1 - level) / np.maximum(np.abs(residual), RESIDUAL_MIN)
     return result
