@@ -16,6 +16,7 @@ Called by: the controller's minute cycle and the simulator.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -366,12 +367,15 @@ def _timed_spreads(newest: Floats, highest: Floats, unit: float, day: int, ahead
     floor = FLOOR_SHARE * unit
     peak = np.fmax(newest[0], newest[1])
     old = _age_days(len(highest), day) > HISTORY_DAYS
-    spreads: list[Floats] = []
-    for scale in (LOG, ROOT):
-        rise = np.maximum(_to_scale(highest + floor, unit, scale) - _to_scale(peak + floor, unit, scale), 0.0)
-        usual, mean = usual_rises(np.where(old, np.nan, rise), ahead, step_s=step_s, day=day)
-        spreads.append(np.stack([usual + share * mean + RISE_MIN for share in OVERALL_SHARES]))
-    return np.stack(spreads)
+    rises = np.stack(
+        [
+            np.maximum(_to_scale(highest + floor, unit, scale) - _to_scale(peak + floor, unit, scale), 0.0)
+            for scale in (LOG, ROOT)
+        ]
+    )
+    rises[:, old] = np.nan
+    usual, mean = usual_rises(rises, ahead, step_s=step_s, day=day)
+    return np.stack([usual + share * mean[:, None] + RISE_MIN for share in OVERALL_SHARES], axis=1)
 
 
 def _experts(
@@ -520,38 +524,40 @@ class _Judge:
     """The pinball loss of experts on the last days."""
 
     def __init__(self, record: _Record, levels: Floats) -> None:
-        scored = record.age <= SCORE_DAYS
-        stride = max(1, int(scored.sum()) // SCORE_SAMPLES_MAX)
-        self._pick = np.flatnonzero(scored)[::stride]
+        count = int((record.age <= SCORE_DAYS).sum())  # the last ones
+        self._pick = slice(len(record.age) - count, None, max(1, count // SCORE_SAMPLES_MAX))
         self._levels, self._unit = levels, record.unit
         self._wanted = record.highest[self._pick] + FLOOR_SHARE * record.unit
         self._recent = 0.5 ** (record.age[self._pick] / SCORE_HALF_LIFE_DAYS)
-        self._room = np.empty(len(levels) * len(self._pick))
+        self._room = np.empty(len(levels) * len(self._wanted))
 
     def loss(
         self, base: Floats, spread: Floats | None, shift: Floats, cap: Floats | None, scale: int
     ) -> Floats:
         """Return `[Q]`: the mean loss where the expert had something to say; infinite if it never had."""
-        pick, wanted, recent = self._pick, self._wanted, self._recent
-        fine = np.isfinite(base[pick])
+        start, wanted, recent = base[self._pick], self._wanted, self._recent
+        units = None if spread is None else spread[self._pick]
+        fine = np.isfinite(start)
         if not fine.all():
-            pick, wanted, recent = pick[fine], wanted[fine], recent[fine]
-        if not len(pick):
+            start, wanted, recent = start[fine], wanted[fine], recent[fine]
+            units = None if units is None else units[fine]
+        count = len(start)
+        if not count:
             return np.full(len(shift), np.inf)
         # In place, level by level: hundreds of thousands of values that no other memory is needed for.
-        said = self._room[: len(shift) * len(pick)].reshape(len(shift), len(pick))
-        if spread is None:
-            np.add(base[pick], shift[:, None], out=said)
+        said = self._room[: len(shift) * count].reshape(len(shift), count)
+        if units is None:
+            np.add(start, shift[:, None], out=said)
         else:
-            np.multiply(spread[pick], shift[:, None], out=said)
+            np.multiply(units, shift[:, None], out=said)
             if cap is not None:
                 np.minimum(said, cap[:, None], out=said)
-            said += base[pick]
+            said += start
         _from_scale(said, self._unit, scale, out=said)
         said -= wanted
         every = said @ recent
         short = np.minimum(said, 0.0, out=said) @ recent
-        return np.asarray(((1 - self._levels) * every - short) / len(pick) + 1e-9 * self._unit)
+        return np.asarray(((1 - self._levels) * every - short) / count + 1e-9 * self._unit)
 
 
 def _weights(losses: Floats, beyond: Floats) -> Floats:
@@ -639,14 +645,21 @@ def _envelopes(demand: Floats, day: int, slack: int, lead: int, ahead: int, wide
 
 def _row_quantile(rows: Floats, level: float) -> Floats:
     """Return the quantile of the known entries of each column; NaN where none is known."""
-    ordered = np.sort(rows, axis=0)  # NaN goes last
+    # A few long rows: compared pair by pair, as a whole, they are in order sooner than column by column.
+    ordered = np.where(np.isnan(rows), np.inf, rows)
+    for end in range(len(rows) - 1, 0, -1):
+        for low, high in pairwise(ordered[: end + 1]):
+            lower = np.minimum(low, high)
+            np.maximum(low, high, out=high)
+            low[:] = lower
     known = np.isfinite(rows).sum(axis=0)
+    ordered[0, known == 0] = np.nan
     at = level * np.maximum(known - 1, 0)
-    low = np.floor(at).astype(np.int64)
-    high = np.minimum(low + 1, np.maximum(known - 1, 0))
+    below = np.floor(at).astype(np.int64)
+    above = np.minimum(below + 1, np.maximum(known - 1, 0))
     columns = np.arange(rows.shape[1])
-    part = at - low
-    return np.asarray(ordered[low, columns] * (1 - part) + ordered[high, columns] * part)
+    part = at - below
+    return np.asarray(ordered[below, columns] * (1 - part) + ordered[above, columns] * part)
 
 
 def _before(rows: Floats) -> Floats:

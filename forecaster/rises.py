@@ -23,50 +23,51 @@ PRIOR_DAYS: Final = 2.0
 PRIOR_SAMPLES: Final = 100.0
 
 
-def usual_rises(rise: Floats, ahead: int, *, step_s: int, day: int) -> tuple[Floats, float]:
-    """Return `[N + ahead]`, what to expect at each step of the record and of the `ahead` after it, and the mean.
+def usual_rises(rises: Floats, ahead: int, *, step_s: int, day: int) -> tuple[Floats, Floats]:
+    """Return `[K, N + ahead]`, what to expect at each step of the record and of the `ahead` after it, and means `[K]`.
 
     Args:
-        rise: `[N]` how far demand rose, >= 0; NaN where unknown.
+        rises: `[K, N]` how far demand rose, >= 0, in some units; NaN where unknown, in all of them alike.
         ahead: Steps after the record.
         step_s: Seconds per step.
         day: Steps per day.
     """
-    total = len(rise) + ahead
+    total = rises.shape[1] + ahead
     days = -(-total // day)
     first = days * day - total  # the grid ends where the coming steps do
-    within = (first, ahead)
-    known = np.pad(np.isfinite(rise).astype(np.float64), within).reshape(days, day)
-    sums = np.pad(np.nan_to_num(rise), within).reshape(days, day)
-    mean = float(sums.sum() / max(known.sum(), 1.0))
-    minutes = _on_other_days(sums, known, max(1.0, SAME_MINUTES_S / step_s), mean)
-    hours = _on_other_days(sums, known, max(1.0, SAME_HOURS_S / step_s), mean)
-    usual = (minutes + hours * _minute_of_hour(sums, known, 3600 // step_s, mean)) / 2
-    return usual.ravel()[first:], mean
+    grid = np.zeros((len(rises) + 1, days * day))
+    # What each step adds to a sum, and last to the count.
+    grid[:-1, first : days * day - ahead] = np.nan_to_num(rises)
+    grid[-1, first : days * day - ahead] = np.isfinite(rises[0])
+    grid = grid.reshape(-1, days, day)
+    mean = grid[:-1].sum(axis=(1, 2)) / max(float(grid[-1].sum()), 1.0)
+    minutes = _on_other_days(grid, max(1.0, SAME_MINUTES_S / step_s), mean)
+    hours = _on_other_days(grid, max(1.0, SAME_HOURS_S / step_s), mean)
+    usual = (minutes + hours * _minute_of_hour(grid, 3600 // step_s, mean)) / 2
+    return usual.reshape(len(rises), -1)[:, first:], mean
 
 
-def _on_other_days(sums: Floats, known: Floats, width: float, mean: float) -> Floats:
-    """Return `[D, day]`: the mean of the other days around the same time of day."""
-    day = sums.shape[1]
+def _on_other_days(grid: Floats, width: float, mean: Floats) -> Floats:
+    """Return `[K, D, day]`: the mean of the other days around the same time of day."""
+    day = grid.shape[2]
     apart = np.arange(day)
     near = np.exp(-0.5 * (np.minimum(apart, day - apart) / width) ** 2)
-    by_rate = np.fft.rfft(near)
-    around = np.maximum(
-        np.fft.irfft(np.fft.rfft(np.stack((sums, known)), axis=2) * by_rate, day, axis=2), 0.0
-    )
+    around = np.maximum(np.fft.irfft(np.fft.rfft(grid, axis=2) * np.fft.rfft(near), day, axis=2), 0.0)
     others = around.sum(axis=1, keepdims=True) - around
     prior = PRIOR_DAYS * float(near.sum())
-    return np.asarray((others[0] + prior * mean) / (others[1] + prior))
+    return np.asarray((others[:-1] + prior * mean[:, None, None]) / (others[-1] + prior))
 
 
-def _minute_of_hour(sums: Floats, known: Floats, hour: int, mean: float) -> Floats:
-    """Return `[D, day]`: how many times the mean the rise is at each minute of the hour, by the other days."""
-    days, day = sums.shape
-    if hour < 2 or day % hour or not mean > 0:
-        return np.ones_like(sums)
-    by_minute = np.stack((sums, known)).reshape(2, days, -1, hour).sum(axis=2)
+def _minute_of_hour(grid: Floats, hour: int, mean: Floats) -> Floats:
+    """Return `[K, D, day]`: how many times the mean the rise is at each minute of the hour, by the other days."""
+    rows, days, day = grid.shape
+    if hour < 2 or day % hour:
+        return np.ones((rows - 1, days, day))
+    by_minute = grid.reshape(rows, days, -1, hour).sum(axis=2)
     others = by_minute.sum(axis=1, keepdims=True) - by_minute
-    times = (others[0] / mean + PRIOR_SAMPLES) / (others[1] + PRIOR_SAMPLES)
+    scale = np.where(mean > 0, mean, 1.0)[:, None, None]
+    times = (others[:-1] / scale + PRIOR_SAMPLES) / (others[-1] + PRIOR_SAMPLES)
+    times[mean <= 0] = 1.0
     # A step early or late counts half.
-    times = (times + 0.5 * (np.roll(times, 1, axis=1) + np.roll(times, -1, axis=1))) / 2
-    return np.asarray(np.tile(times, (1, day // hour)))
+    times = (times + 0.5 * (np.roll(times, 1, axis=2) + np.roll(times, -1, axis=2))) / 2
+    return np.asarray(np.tile(times, (1, 1, day // hour)))

@@ -9,7 +9,8 @@ DAY = 1440
 
 
 def _usual(rise: Floats, ahead: int = 60) -> tuple[Floats, float]:
-    return usual_rises(rise, ahead, step_s=60, day=DAY)
+    usual, mean = usual_rises(rise[None], ahead, step_s=60, day=DAY)
+    return usual[0], float(mean[0])
 
 
 def test_what_rises_every_day_at_nine_is_expected_at_nine() -> None:
@@ -72,7 +73,20 @@ def test_unknown_steps_count_neither_as_calm_nor_as_a_rise() -> None:
 def test_steps_of_an_hour_of_a_day_and_odd_ones_work() -> None:
     for step_s in (420, 3600, 86_400):
         day = max(1, 86_400 // step_s)
-        usual, mean = usual_rises(np.linspace(0.0, 1.0, 9 * day), 3, step_s=step_s, day=day)
-        assert usual.shape == (9 * day + 3,)
+        usual, mean = usual_rises(np.linspace(0.0, 1.0, 9 * day)[None], 3, step_s=step_s, day=day)
+        assert usual.shape == (1, 9 * day + 3)
         assert bool((usual > 0).all())
         np.testing.assert_allclose(mean, 0.5)
+
+
+def test_rises_in_several_units_are_told_as_each_alone() -> None:
+    rng = np.random.default_rng(2)
+    rises = rng.random((2, 5 * DAY + 77)) * np.array([[1.0], [30.0]])
+    rises[:, 2000:2600] = np.nan
+    rises[:, :DAY] = 0.0
+
+    usual, mean = usual_rises(rises, 60, step_s=60, day=DAY)
+
+    for row, alone in enumerate(rises):
+        np.testing.assert_allclose(usual[row], _usual(alone)[0], rtol=1e-12)
+        np.testing.assert_allclose(mean[row], np.nanmean(alone), rtol=1e-12)
