@@ -8,11 +8,14 @@ Called by: `make bench` and people.
 
 import ast
 import importlib
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+# Of a benchmark that Ctrl-C or SIGTERM ended.
+EXITS_ENDED = {130, 143}
 # Small enough to take a few minutes together on two cores.
 QUICK: Mapping[str, Sequence[str]] = {
     "parts": ("--rounds", "3"),
@@ -42,7 +45,14 @@ def run(arguments: Sequence[str]) -> int:
             print(f"python -m benchmarks.{name:<12} {summary}")
         return 0
     if list(arguments) == ["--quick"]:
-        return max([_run(name, given) for name, given in QUICK.items()])
+        worst = 0
+        for name, given in QUICK.items():
+            # In a process of its own, so that none inherits another's memory.
+            print(f"\npython -m benchmarks {name} {' '.join(given)}", flush=True)
+            worst = max(worst, run_apart([sys.executable, "-m", "benchmarks", name, *given]))
+            if worst in EXITS_ENDED:
+                break
+        return worst
     name, *rest = arguments
     if name not in benchmarks:
         print(f"No benchmark is called {name!r}; there are: {', '.join(benchmarks)}.", file=sys.stderr)
@@ -50,10 +60,29 @@ def run(arguments: Sequence[str]) -> int:
     return int(importlib.import_module(f"benchmarks.{name}").main(rest))
 
 
-def _run(name: str, given: Sequence[str]) -> int:
-    """Run one in a process of its own, so that none inherits another's memory."""
-    print(f"\npython -m benchmarks {name} {' '.join(given)}", flush=True)
-    return subprocess.run([sys.executable, "-m", "benchmarks", name, *given], check=False).returncode
+def run_apart(command: Sequence[str]) -> int:
+    """Run a command and wait until it has ended, however long it takes to put away what it started; return its status.
+
+    Ctrl-C reaches it as it reaches us. SIGTERM reaches us alone, so it is passed on.
+    """
+    ended_by: list[int] = []
+
+    def end(number: int, _: object) -> None:
+        ended_by.append(number)
+        if number == signal.SIGTERM and process is not None:
+            process.terminate()
+
+    process: subprocess.Popen[bytes] | None = None
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        process = subprocess.Popen(command)
+        if signal.SIGTERM in ended_by:
+            process.terminate()
+        code = process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return 128 + ended_by[0] if ended_by else code
 
 
 if __name__ == "__main__":

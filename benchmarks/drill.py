@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -25,10 +26,10 @@ from controller.adapters.embedded.process import ServerProcess
 from controller.adapters.postgres import PostgresLeaseStore, migrate
 from controller.client import Client
 from controller.core.resources import Lease
-from controller.ports import LEADER_LEASE, UnavailableError
+from controller.ports import LEADER_LEASE, SHARD_LEASES, UnavailableError
 
 _ROOT = Path(__file__).resolve().parent.parent
-_READY_S = 120.0
+_READY_S = 300.0  # controllers that start at once on a busy machine wait for each other
 _LOOK_AGAIN_S = 0.02
 FLEET_MEMBER = ("-m", "benchmarks.fleet")
 SERVE = ("-m", "controller", "serve")
@@ -129,12 +130,13 @@ class Cluster:
         fleet_url: str | None,
         lease_s: float,
         period_s: float = 0.5,
+        shards: int = 1,
         program: Sequence[str] = FLEET_MEMBER,
         environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """``program`` is what runs where there is a fleet, ``environment`` what its settings are besides."""
         self._servers, self._folder, self._fleet_url = servers, folder, fleet_url
-        self._program = program
+        self._program, self._shards = program, shards
         self._environment = {
             "FORECREST_DATABASE_URL": servers.database_url,
             "FORECREST_REDIS_URL": servers.redis_url,
@@ -142,6 +144,7 @@ class Cluster:
             "FORECREST_LEASE_DURATION_S": str(lease_s),
             "FORECREST_TICK_PERIOD_S": str(period_s),
             "FORECREST_SCRAPE_PERIOD_S": str(period_s),
+            "FORECREST_SHARDS": str(shards),
             "FORECREST_ACTUATOR": "dry_run",  # of `serve`; the fleet takes its place where there is one
             "OMP_NUM_THREADS": "1",
             **environment,
@@ -181,6 +184,7 @@ class Cluster:
                 env=environment,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
+                start_new_session=True,  # Ctrl-C reaches the drill alone, which ends each in order
             )
         member = self.members[name] = Member(name, process, "", log_path)
         assert process.stdout is not None
@@ -208,17 +212,26 @@ class Cluster:
         return Client(next(m.address for m in self.members.values() if m is not but))
 
     async def leader(self, *, newer_than: int = 0) -> tuple[Member, int]:
-        """Wait until one of the members leads with a newer token; return it and its token."""
+        """Wait until one of the members leads with a newer token; return it and the newest token.
+
+        Of shards: the one that leads most of them.
+        """
         while True:
-            lease = await self._lease()
-            if lease is not None and lease.token > newer_than:
-                member = self.members.get(lease.holder.partition(":")[0])
-                if member is not None:
-                    return member, lease.token
+            held: defaultdict[str, list[int]] = defaultdict(list)
+            for lease in await self._leading():
+                held[lease.holder.partition(":")[0]].append(lease.token)
+            newest = max(itertools.chain.from_iterable(held.values()), default=0)
+            if newest > newer_than and held.keys() & self.members.keys():
+                name = max(sorted(held.keys() & self.members.keys()), key=lambda name: len(held[name]))
+                return self.members[name], newest
             await asyncio.sleep(_LOOK_AGAIN_S)
 
-    async def _lease(self) -> Lease | None:
+    async def _leading(self) -> list[Lease]:
+        """The leases of the leader, or of those of every shard; none while the database is away."""
         try:
-            return await self._leases.current(LEADER_LEASE)
+            live = await self._leases.live()
         except UnavailableError:
-            return None
+            return []
+        if self._shards == 1:
+            return [lease for lease in live if lease.name == LEADER_LEASE]
+        return [lease for lease in live if lease.name.startswith(f"{SHARD_LEASES}{self._shards}/")]

@@ -51,7 +51,7 @@ async def _measure(folder: Path, kills: int, lease_s: float, seed: int, shards: 
             fleet_url=fleet.url,
             lease_s=lease_s,
             period_s=PERIOD_S,
-            environment={"FORECREST_SHARDS": str(shards)},
+            shards=shards,
         ) as cluster,
     ):
         leases = _Leases(PostgresLeaseStore(servers.database_url), names, shards)

@@ -170,7 +170,7 @@ class Ledger:
             self.fleet.orders[self._orders_seen :], self.fleet.ordered_s[self._orders_seen :], strict=True
         ):
             self._orders_seen += 1
-            if not order.applied:
+            if not order.applied or not order.workload:  # a claim of a leader that has no workloads yet
                 continue
             newest = self._fences.get(order.workload, 0)
             if order.fence < newest:

@@ -16,9 +16,8 @@ import os
 import sys
 import tempfile
 import uuid
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
@@ -29,10 +28,10 @@ from forecrest.v1 import event_pb2, event_service_pb2, workload_pb2, workload_se
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks.drill import Cluster, Member, Servers
+from benchmarks.drill import Cluster, Servers
 from benchmarks.harm import CLOCK, Harm, SoakFleet, small_disk
 from benchmarks.oracles import REPLICA_QPS, SIGNAL_AGE_S, Ledger, Registered
-from benchmarks.soak_member import VITALS_FILE
+from benchmarks.vitals import Record, Spell, growth, growth_table, look_at, plot, processes, ticked_s
 from controller.adapters.postgres import PostgresStore
 from controller.cli.common import run
 from controller.client import Client
@@ -47,7 +46,6 @@ MARGIN_S, LEAD_S = 10.0, 45.0
 SLACK_S = 20.0
 HISTORY = timedelta(days=3)
 LOOK_S, SAMPLE_S = 1.0, 5.0
-WARM_UP_S = 300.0
 EVENTS_OPEN_MAX = 40
 RETRIED = {
     grpc.StatusCode.UNAVAILABLE,
@@ -59,8 +57,8 @@ RETRIED = {
     grpc.StatusCode.UNKNOWN,
     grpc.StatusCode.INTERNAL,
 }
-# Kills end a process whose memory is being followed, so they come in the first half only.
-KILLS = frozenset({"leader kill -9"})
+# What ends a process or a leader's term comes in the first half only: growth is followed within terms.
+ENDS_TERMS = frozenset({"leader kill -9", "leader stopped", "postgres away 20 s", "disk full"})
 
 
 def name_of(index: int) -> str:
@@ -72,42 +70,6 @@ def base_qps(index: int, at_s: float) -> float:
     """Demand of a workload without events and noise: a wave of eight to twelve minutes."""
     period_s = 480.0 + 30.0 * (index % 9)
     return (90.0 + 20.0 * (index % 7)) * (1.0 + 0.5 * math.sin(2 * math.pi * at_s / period_s + index))
-
-
-@dataclass(slots=True)
-class Vitals:
-    """What one look at one controller process found."""
-
-    at_s: float
-    member: str
-    leads: bool
-    rss_mib: float
-    fds: int
-    threads: int
-    tasks: int
-    tick_ms: float | None
-
-
-@dataclass(slots=True)
-class Spell:
-    """One fault: when it began and ended, and how long until the fleet was as decided again."""
-
-    name: str
-    began_s: float
-    ended_s: float = math.nan
-    settled_s: float = math.nan
-
-
-@dataclass(slots=True)
-class Record:
-    """What a run leaves behind."""
-
-    vitals: list[Vitals] = field(default_factory=list[Vitals])
-    connections: list[tuple[float, int | None]] = field(default_factory=list[tuple[float, int | None]])
-    spells: list[Spell] = field(default_factory=list[Spell])
-    calls: Counter[str] = field(default_factory=Counter[str])
-    errors: Counter[str] = field(default_factory=Counter[str])
-    began_s: float = 0.0
 
 
 class Planner:
@@ -246,39 +208,6 @@ class Watchers:
             await CLOCK.sleep(0.5)
 
 
-def _look_at(member: Member, now_s: float) -> Vitals | None:
-    """Read what the kernel and the process itself tell; None where it is just ending."""
-    process = Path(f"/proc/{member.process.pid}")
-    try:
-        status = dict(
-            line.split(":", 1)
-            for line in (process / "status").read_text(encoding="ascii").splitlines()
-            if ":" in line
-        )
-        own = json.loads((member.folder / VITALS_FILE).read_text())
-        return Vitals(
-            now_s,
-            member.name,
-            bool(own["leads"]),
-            int(status["VmRSS"].split()[0]) / 1024,
-            len(list((process / "fd").iterdir())),
-            int(status["Threads"]),
-            int(own["tasks"]),
-            None if own["tick_s"] is None or not own["leads"] else 1000 * own["tick_s"],
-        )
-    except (OSError, ValueError, KeyError):
-        return None
-
-
-def _ticked_s(member: Member) -> float:
-    """When a leader's newest tick ended, by the monotonic clock; never where it does not lead or tells nothing."""
-    with contextlib.suppress(OSError, ValueError):
-        own = json.loads((member.folder / VITALS_FILE).read_text())
-        if own["leads"] and own["ticked_s"] is not None:
-            return float(own["ticked_s"])
-    return -math.inf
-
-
 @dataclass(slots=True)
 class Soak:
     """One run of it."""
@@ -290,6 +219,8 @@ class Soak:
     show: Progress | None
     has_disk: bool = True  # one of its own, where this machine permits it
     lead_s: float = LEAD_S
+    shards: int = 1
+    lease_s: float = LEASE_S
 
     async def measure(self, folder: Path) -> tuple[dict[str, Any], Record]:
         """Start everything, do harm, hold it against the rules; return the report and the record."""
@@ -305,8 +236,9 @@ class Soak:
                 servers,
                 folder / "members",
                 fleet_url=fleet.url,
-                lease_s=LEASE_S,
+                lease_s=self.lease_s,
                 period_s=1.0,
+                shards=self.shards,
                 program=("-m", "benchmarks.soak_member"),
                 environment={"FORECREST_CONSOLE_BIND": "", "FORECREST_SCRAPE_PERIOD_S": "2"},
             ) as cluster,
@@ -386,7 +318,7 @@ class Soak:
         while True:
             now_s = CLOCK.now().timestamp()
             for member in list(cluster.members.values()):
-                if (vitals := _look_at(member, now_s)) is not None:
+                if (vitals := look_at(member, now_s)) is not None:
                     record.vitals.append(vitals)
             record.connections.append((now_s, ledger.postgres_connections))
             await CLOCK.sleep(SAMPLE_S)
@@ -408,10 +340,11 @@ class Soak:
 
         await wait(min(60.0, 0.1 * total_s), "warm-up")
         waiting: list[str] = []
+        told = 0
         while True:
             now_s = CLOCK.now().timestamp()
             if not waiting:
-                waiting = sorted(faults if now_s < half_s else faults.keys() - KILLS)
+                waiting = sorted(faults if now_s < half_s else faults.keys() - ENDS_TERMS)
                 harm.random.shuffle(waiting)
             # Those that were asked for by name come all, also where one takes long.
             if now_s >= ends_s and set(self.only) <= {spell.name for spell in record.spells}:
@@ -431,15 +364,23 @@ class Soak:
                     await asyncio.gather(fault, return_exceptions=True)
                 spell.ended_s = CLOCK.now().timestamp()
             spell.settled_s = await self._settle(harm.cluster, ledger, 60.0)
+            self._say(
+                f"minute {(now_s - record.began_s) / 60:.1f}: {name}, {spell.ended_s - now_s:.1f} s, "
+                f"settled after {spell.settled_s:.1f} s; {self._counts(ledger)}"
+            )
+            for sentence in list(ledger.wrong.values())[told:]:
+                self._say(sentence)
+            told = len(ledger.wrong)
             await wait(harm.random.uniform(2.0, 12.0), "calm")
         await wait(record.began_s + total_s - CLOCK.now().timestamp(), "calm at the end")
 
     async def _settle(self, cluster: Cluster, ledger: Ledger, limit_s: float) -> float:
-        """Wait until a leader has ticked and the fleet is as decided; return for how long, NaN at the limit."""
+        """Wait until every shard has ticked and the fleet is as decided; return for how long, NaN at the limit."""
         began_s = CLOCK.monotonic()
         while (waited_s := CLOCK.monotonic() - began_s) < limit_s:
-            ticked = any(_ticked_s(member) > began_s for member in cluster.members.values())
-            if ticked and not ledger.apart():
+            ticks = [one for member in cluster.members.values() for one in ticked_s(member).items()]
+            ticked = {shard for shard, at_s in ticks if at_s > began_s}
+            if len(ticked) == self.shards and not ledger.apart():
                 return waited_s
             await CLOCK.sleep(0.2)
         return math.nan
@@ -447,8 +388,15 @@ class Soak:
     def _tell(self, bar: Any, record: Record, ledger: Ledger, what: str) -> None:  # noqa: ANN401 - rich's own type
         if self.show is not None:
             done_s = CLOCK.now().timestamp() - record.began_s
-            said = f"{what}, {len(ledger.decisions)} decisions, {len(ledger.events)} events, {len(ledger.wrong)} wrong"
-            self.show.update(bar, completed=done_s, description=said)
+            self.show.update(bar, completed=done_s, description=f"{what}, {self._counts(ledger)}")
+
+    def _say(self, line: str) -> None:
+        """Tell it where there is no terminal that shows how far it is."""
+        if self.show is not None and self.show.disable:
+            self.show.console.print(line, soft_wrap=True)
+
+    def _counts(self, ledger: Ledger) -> str:
+        return f"{len(ledger.decisions)} decisions, {len(ledger.events)} events, {len(ledger.wrong)} wrong"
 
     def _report(self, record: Record, harm: Harm, ledger: Ledger, counted: dict[str, int]) -> dict[str, Any]:
         spells: dict[str, dict[str, Any]] = {}
@@ -472,6 +420,8 @@ class Soak:
             "seed": self.seed,
             "workloads": self.workloads,
             "controllers": MEMBERS,
+            "shards": self.shards,
+            "lease_s": self.lease_s,
             "load_average": [round(value, 1) for value in os.getloadavg()],
             "wrong_decisions": len(ledger.wrong) - counted["events_lost"],
             "wrong": list(ledger.wrong.values())[:50],
@@ -502,6 +452,7 @@ class Soak:
             "postgres_connections": {"first": known[0], "last": known[-1], "max": max(known)}
             if known
             else None,
+            "growth_per_hour": growth(record.vitals),
             "processes": processes(record),
         }
 
@@ -522,103 +473,8 @@ async def _remember(servers: Servers, names: Sequence[str]) -> None:
         await store.close()
 
 
-# ---------------------------------------------------------------- what the processes used
-
-
 def _quantile(values: Sequence[float], level: float) -> float | None:
     return None if not values else round(sorted(values)[min(len(values) - 1, int(level * len(values)))], 1)
-
-
-def slope_per_hour(times_s: Sequence[float], values: Sequence[float]) -> tuple[float, float, float] | None:
-    """Theil and Sen's slope over medians of 30 s, with its 95 % interval by Kendall's test; None: too short.
-
-    The median of the slopes of all pairs: single jumps, such as a fault's, do not move it.
-    """
-    buckets: dict[int, list[float]] = {}
-    for at_s, value in zip(times_s, values, strict=True):
-        buckets.setdefault(int(at_s // 30), []).append(value)
-    points = [(30.0 * bucket, sorted(found)[len(found) // 2]) for bucket, found in sorted(buckets.items())]
-    n = len(points)
-    if n < 8:
-        return None
-    slopes = sorted(3600.0 * (b[1] - a[1]) / (b[0] - a[0]) for a, b in itertools.combinations(points, 2))
-    half = 1.96 * math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
-    low = max(0, int((len(slopes) - half) / 2))
-    high = min(len(slopes) - 1, int((len(slopes) + half) / 2))
-    return slopes[len(slopes) // 2], slopes[low], slopes[high]
-
-
-def processes(record: Record) -> list[dict[str, Any]]:
-    """What each process used at its start, after its warm-up and at its end, and how that grew after the warm-up."""
-    found: list[dict[str, Any]] = []
-    for name in dict.fromkeys(v.member for v in record.vitals):
-        own = [v for v in record.vitals if v.member == name]
-        lived_s = own[-1].at_s - own[0].at_s
-        warm_s = min(WARM_UP_S, lived_s / 3)
-        after = [v for v in own if v.at_s >= own[0].at_s + warm_s]
-        entry: dict[str, Any] = {
-            "name": name,
-            "minutes": round(lived_s / 60, 1),
-            "led_share": round(sum(v.leads for v in own) / len(own), 2),
-        }
-        for key in ("rss_mib", "fds", "threads", "tasks"):
-            values = [float(getattr(v, key)) for v in after]
-            grew = slope_per_hour([v.at_s for v in after], values)
-            entry[key] = {
-                "start": round(float(getattr(own[0], key)), 1),
-                "warm": round(values[0], 1),
-                "end": round(values[-1], 1),
-                "max": round(max(values), 1),
-                "per_hour": None if grew is None else [round(part, 2) for part in grew],
-            }
-        found.append(entry)
-    return found
-
-
-_PANELS: Sequence[tuple[str, Callable[[Vitals], float]]] = (
-    ("memory, MiB", lambda v: v.rss_mib),
-    ("file descriptors", lambda v: v.fds),
-    ("asyncio tasks", lambda v: v.tasks),
-    ("newest tick of the leader, ms", lambda v: math.nan if v.tick_ms is None else v.tick_ms),
-)
-
-
-def plot(record: Record, path: Path) -> None:
-    """Draw memory, descriptors and tick time of each process, with the faults behind them."""
-    from matplotlib.figure import Figure  # noqa: PLC0415 - only where asked for
-
-    figure = Figure(figsize=(16, 11), layout="constrained")
-    panels = figure.subplots(4, 1, sharex=True)
-    names = list(dict.fromkeys(v.member for v in record.vitals))
-    colours = {spell: f"C{n % 10}" for n, spell in enumerate(sorted({s.name for s in record.spells}))}
-    for axes, (title, value) in zip(
-        panels,
-        _PANELS,
-        strict=True,
-    ):
-        for name in names:
-            own = [v for v in record.vitals if v.member == name]
-            axes.plot(
-                [(v.at_s - record.began_s) / 60 for v in own], [value(v) for v in own], lw=1.1, label=name
-            )
-        for spell in record.spells:
-            span = [
-                (spell.began_s - record.began_s) / 60,
-                (max(spell.ended_s, spell.began_s + 3) - record.began_s) / 60,
-            ]
-            axes.axvspan(*span, color=colours[spell.name], alpha=0.15, lw=0)
-        axes.set_ylabel(title)
-        axes.grid(visible=True, alpha=0.3)
-    panels[3].set_yscale("log")
-    for spell in record.spells:
-        at = (spell.began_s - record.began_s) / 60
-        panels[0].annotate(
-            spell.name, (at, 1.0), xycoords=("data", "axes fraction"), rotation=60, fontsize=7, va="bottom"
-        )
-    panels[0].legend(loc="lower right", ncols=6, fontsize=8)
-    panels[3].set_xlabel("minutes")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -627,6 +483,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=1, help="of faults, events and demand")
     parser.add_argument("--workloads", type=int, default=24)
+    parser.add_argument("--shards", type=int, default=1, help="FORECREST_SHARDS")
+    parser.add_argument(
+        "--lease-s", type=float, default=LEASE_S, help="FORECREST_LEASE_DURATION_S; longer on a busy machine"
+    )
     parser.add_argument("--fault", action="append", default=[], help="only this one; may be repeated")
     parser.add_argument("--plot", type=Path, help="PNG of memory, descriptors and ticks, faults marked")
     parser.add_argument("--record", type=Path, help="JSON of every look at the processes, and of the faults")
@@ -639,7 +499,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Progress(*columns, console=console, disable=not console.is_terminal) as show,
     ):
         Path(folder).chmod(0o711)  # the servers run as another user where we are root
-        soak = Soak(given.minutes, given.seed, given.workloads, given.fault, show)
+        soak = Soak(
+            given.minutes,
+            given.seed,
+            given.workloads,
+            given.fault,
+            show,
+            shards=given.shards,
+            lease_s=given.lease_s,
+        )
         found, record = run(soak.measure(Path(folder)))
     if given.plot is not None:
         plot(record, given.plot)
@@ -659,6 +527,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         for sentence in found["wrong"]:
             print(sentence)
+        Console().print(growth_table(found["growth_per_hour"]))
     return 0 if found["wrong_decisions"] == 0 and found["lost_events"] == 0 else 1
 
 

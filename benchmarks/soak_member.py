@@ -14,9 +14,10 @@ from pathlib import Path
 
 from benchmarks.fleet import FLEET_VARIABLE, FleetActuator
 from benchmarks.scale import SkippingClock
-from controller.bootstrap import Runtime, open_runtime
+from controller.bootstrap import Runtime, World, open_runtime
 from controller.cli.common import run
 from controller.cli.servers import configure_logging, read_settings
+from controller.ports import Clock
 
 CLOCK_FILE = "clock"
 VITALS_FILE = "vitals.json"
@@ -24,18 +25,26 @@ _LOOK_S = 0.25
 
 
 def _write_vitals(path: Path, runtime: Runtime) -> None:
-    ticked_at = runtime.runner.last_tick_at
-    age_s = None if ticked_at is None else (runtime.clock.now() - ticked_at).total_seconds()
     found = {
         "tasks": len(asyncio.all_tasks()),
-        "leads": runtime.leadership.token is not None,
-        # By the machine's own seconds, which all its processes share.
-        "ticked_s": None if age_s is None else runtime.clock.monotonic() - age_s,
-        "tick_s": runtime.runner.durations_s.get("tick"),
+        "led": {
+            shard: {
+                "ticked_s": _ticked_s(world, runtime.clock),
+                "tick_s": world.runner.durations_s.get("tick"),
+            }
+            for shard, world in enumerate(runtime.worlds)
+            if world.leadership.token is not None
+        },
     }
     fresh = path.with_suffix(".new")
     fresh.write_text(json.dumps(found))
     fresh.replace(path)
+
+
+def _ticked_s(world: World, clock: Clock) -> float | None:
+    """When its newest tick ended, by the machine's own seconds, which all its processes share."""
+    ticked_at = world.runner.last_tick_at
+    return None if ticked_at is None else clock.monotonic() - (clock.now() - ticked_at).total_seconds()
 
 
 async def _keep(folder: Path, runtime: Runtime, clock: SkippingClock) -> None:

@@ -56,7 +56,7 @@ async def test_shards_of_killed_and_stopped_controllers_move_and_nobody_acts_twi
             tmp_path / "members",
             fleet_url=fleet.url,
             lease_s=LEASE_S,
-            environment={"FORECREST_SHARDS": str(SHARDS)},
+            shards=SHARDS,
         ) as cluster,
     ):
         leases = PostgresLeaseStore(servers.database_url)

@@ -2,6 +2,10 @@
 
 import gzip
 import json
+import os
+import signal
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -94,3 +98,62 @@ def test_a_module_without_main_is_not_a_benchmark(tmp_path: Path) -> None:
     )
 
     assert listing.available(tmp_path) == {"speed": "Measure speed."}
+
+
+APART = """
+import sys
+from benchmarks.__main__ import run_apart
+sys.exit(run_apart([sys.executable, "-c", sys.argv[1]]))
+"""
+BENCHMARK = """
+import signal, sys
+def end(number, _):
+    print("puts away", flush=True)
+    sys.stdin.readline()
+    print("is gone", flush=True)
+    sys.exit(128 + number)
+signal.signal(signal.SIGINT, end)
+signal.signal(signal.SIGTERM, end)
+print("runs", flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
+def test_a_benchmark_that_is_ended_is_waited_for_until_it_has_put_its_servers_away(
+    by: signal.Signals,
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", APART, BENCHMARK],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert "runs\n" == process.stdout.readline()
+        if by == signal.SIGINT:
+            os.killpg(process.pid, by)  # as a terminal does
+        else:
+            process.send_signal(by)
+        assert "puts away\n" == process.stdout.readline()
+        process.stdin.write("\n")
+        process.stdin.flush()
+
+        assert "is gone\n" == process.stdout.readline()
+        assert 128 + by == process.wait()
+
+
+def test_quick_stops_at_a_benchmark_that_was_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+    codes = iter([1, 130, 0, 0])
+
+    def apart(command: list[str]) -> int:
+        ran.append(command[3])
+        return next(codes)
+
+    monkeypatch.setattr(listing, "run_apart", apart)
+
+    assert 130 == listing.run(["--quick"])
+    assert list(listing.QUICK)[:2] == ran

@@ -1,4 +1,4 @@
-"""The soak's rules: each is broken once here, and says so; and the slope of a leak."""
+"""The soak's rules: each is broken once here, and says so."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -10,7 +10,6 @@ from benchmarks import oracles
 from benchmarks.fleet import Order
 from benchmarks.harm import CLOCK, Harm, SoakFleet
 from benchmarks.oracles import Ledger, Registered
-from benchmarks.soak import slope_per_hour
 
 NAME = "shop"
 Rows = dict[str, list[tuple[Any, ...]]]
@@ -84,6 +83,14 @@ async def test_an_older_leader_s_order_after_a_newer_one_s_is_wrong(ledger: Kept
     ordered(ledger, 4, ago_s=1)
 
     assert ["rule 3"] == await looked(ledger, decided(4), decided(4, fence=8, ago_s=2))
+
+
+async def test_leaders_of_shards_without_workloads_claim_nothing_of_each_other_s(ledger: KeptLedger) -> None:
+    for fence in (8, 6):
+        ledger.fleet.orders.append(Order("claim", "", None, fence, applied=True))
+        ledger.fleet.ordered_s.append(CLOCK.now().timestamp())
+
+    assert [] == await looked(ledger, decided(4))
 
 
 async def test_an_order_that_nobody_decided_is_wrong(ledger: KeptLedger) -> None:
@@ -178,17 +185,3 @@ async def test_what_was_acknowledged_and_is_not_stored_is_lost(
     ledger.rows |= dict(stored)
 
     assert {"events_lost": 1} == await ledger.finish()
-
-
-def test_the_slope_of_a_leak_is_found_under_jumps_and_none_where_there_is_none() -> None:
-    times_s = [5.0 * n for n in range(360)]
-    jumps = [40.0 if 100 <= n < 130 else 0.0 for n in range(360)]
-    leaking = [300 + at_s * 12 / 3600 + jump for at_s, jump in zip(times_s, jumps, strict=True)]
-    flat = [300 + (n % 3) + jump for n, jump in enumerate(jumps)]
-
-    leak, low, high = slope_per_hour(times_s, leaking) or (0.0, 0.0, 0.0)
-    assert 12 == pytest.approx(leak, rel=0.2)
-    assert low <= leak <= high
-    assert low > 0
-    assert 0 == pytest.approx((slope_per_hour(times_s, flat) or (9.0,))[0], abs=0.5)
-    assert slope_per_hour(times_s[:10], flat[:10]) is None
