@@ -6,14 +6,15 @@ record comes before the scaling it explains. Refuses: reading a clock, doing I/O
 Called by the loop in production and by the simulator, with nothing in between.
 
 Per workload: plan -> contracts -> recommendations -> arbitration (pass 1). Then the fleet's quota pools are
-shared out, and each proposal is finished under its ceiling (pass 2): arbitration, behavior, effects.
+shared out, and each proposal is finished under its ceiling (pass 2): arbitration, behavior, effects. A workload for
+which nothing has changed since a tick that changed nothing is passed over (`Calm`): the same would come of it.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from math import isfinite
+from math import inf
 from operator import attrgetter
 from zlib import crc32
 
@@ -102,10 +103,31 @@ class Demand:
 
 
 @dataclass(frozen=True, slots=True)
+class Seen:
+    """What moves from tick to tick, in the replicas that decisions are made of."""
+
+    pool: CapacityCurve
+    demand: Demand
+    near_qps: float | None  # demand to prepare for within the lead time
+    near_need: int | None
+
+
+@dataclass(slots=True)
+class Calm:
+    """A tick that changed nothing, and what would make the next one differ."""
+
+    state: WorkloadState  # as the newest such tick left it
+    given: tuple[object, ...]
+    needs: tuple[int | None, ...]
+    until_at: datetime  # from then on time alone may change something
+
+
+@dataclass(frozen=True, slots=True)
 class Proposal:
     """What pass 1 found out about one workload."""
 
     inp: WorkloadInput
+    seen: Seen
     state: WorkloadState
     current: int
     base_known: bool
@@ -121,26 +143,127 @@ class Proposal:
     zero_since_at: datetime | None
 
 
-def on_tick(state: FleetState, tick_input: TickInput) -> tuple[FleetState, tuple[Effect, ...]]:
-    """Decide for every workload in ``tick_input``; state of workloads that are absent is kept untouched."""
+def on_tick(
+    state: FleetState, tick_input: TickInput, calm: dict[str, Calm] | None = None
+) -> tuple[FleetState, tuple[Effect, ...]]:
+    """Decide for every workload in ``tick_input``; state of workloads that are absent is kept untouched.
+
+    ``calm`` is for the caller to keep between ticks, and for this function to fill, by workload. It saves time and
+    changes nothing: with any that earlier ticks filled, or none, the result is the same.
+    """
+    calm = {} if calm is None else calm
     ordered = sorted(tick_input.workloads, key=lambda w: w.workload.name)
-    proposals = [
-        _propose(state.workloads.get(w.workload.name, WorkloadState()), w, tick_input) for w in ordered
-    ]
-    grants = _share_quota(proposals, tick_input)
     states: dict[str, WorkloadState] = dict(state.workloads)
+    proposals: list[Proposal] = []
+    for inp in ordered:
+        name = inp.workload.name
+        seen, stored, last = _see(inp, tick_input.now), states.get(name, WorkloadState()), calm.get(name)
+        if last is not None and _stays_calm(last, stored, inp, seen, tick_input):
+            states[name] = last.state = ticked(stored, tick_input.now)
+        else:
+            proposals.append(_propose(stored, inp, seen, tick_input))
+    grants = _share_quota(proposals, tick_input)
     effects: list[Effect] = []
     for proposal in proposals:
         name = proposal.inp.workload.name
         states[name], own = _finish(proposal, grants.get(name), tick_input)
         effects.extend(own)
+        if not own and _is_calm(proposal, states[name], tick_input):
+            calm[name] = _calm(proposal, states[name], tick_input)
+        else:
+            calm.pop(name, None)
     return FleetState(states), tuple(effects)
+
+
+# ---------------------------------------------------------------- workloads for which nothing changes
+
+
+def _see(inp: WorkloadInput, now: datetime) -> Seen:
+    pool = _curve(inp)
+    near_qps = near_demand(inp.workload, inp.near, inp.lead, now)
+    near_need = None if near_qps is None else pool.required(near_qps)
+    return Seen(pool, read_demand(inp, pool, now), near_qps, near_need)
+
+
+def _given(inp: WorkloadInput) -> tuple[object, ...]:
+    """What decisions are made of beside demand."""
+    return (
+        inp.workload,
+        inp.replicas,
+        inp.observed_desired,
+        inp.forecast,
+        inp.trust,
+        inp.lead,
+        inp.events,
+        inp.overrides,
+        inp.competing_owner,
+        inp.shortfall,
+    )
+
+
+def _needs(inp: WorkloadInput, seen: Seen) -> tuple[int | None, ...] | None:
+    """What decisions are made of demand; beyond it they only tell of it. None: not all of it is known."""
+    demand = seen.demand
+    if demand.observation is None or demand.observation.window < inp.workload.policy.stable_window:
+        return None
+    return demand.need_up, demand.need_down, demand.need_panic, seen.near_need
+
+
+def _stays_calm(last: Calm, stored: WorkloadState, inp: WorkloadInput, seen: Seen, tick: TickInput) -> bool:
+    return (
+        stored is last.state
+        and stored.last_at is not None
+        and stored.last_at <= tick.now < last.until_at
+        and not tick.paused
+        and _needs(inp, seen) == last.needs
+        and _given(inp) == last.given
+    )
+
+
+def _is_calm(p: Proposal, after: WorkloadState, tick: TickInput) -> bool:
+    """Whether a tick without effects would be followed by one like it: nothing is held, awaited or shared out."""
+    inp, w = p.inp, p.inp.workload
+    return (
+        not (tick.paused or inp.events or inp.overrides or after.alarms)
+        and w.quota_pool is None
+        and after.desired_replicas == p.current
+        and max(len(after.needs), len(after.changes)) < HISTORY_MAX
+        and after.panic_until_at is None
+        and after.zero_since_at is None
+        and after.replaced_at is None
+        and not any(r.in_flight for r in inp.replicas or ())
+        and _needs(inp, p.seen) is not None
+        # The plan's steps come with time: they must not be what counts.
+        and (not p.forecast_ok or (p.seen.near_need is not None and w.policy.break_even is None))
+    )
+
+
+def _calm(p: Proposal, after: WorkloadState, tick: TickInput) -> Calm:
+    inp, w, band = p.inp, p.inp.workload, p.inp.forecast
+    # What windows and rates hold now they let go of later; what they have let go of stays so.
+    held = [
+        *(
+            need.at + rules.stabilization_window
+            for rules in (w.policy.behavior.scale_up, w.policy.behavior.scale_down)
+            for need in after.needs[:-1]
+        ),
+        *(
+            change.at + policy.period
+            for rules in (w.policy.behavior.scale_up, w.policy.behavior.scale_down)
+            for change in after.changes
+            for policy in rules.policies
+        ),
+    ]
+    ends = [_last_beat(w.name, tick.now) + HEARTBEAT, *(end for end in held if end > tick.now)]
+    if p.forecast_ok and band is not None:
+        ends += (band.origin_at + w.policy.forecast_age_max, band.end_at)
+    return Calm(after, _given(inp), _needs(inp, p.seen) or (), min(ends))
 
 
 # ---------------------------------------------------------------- pass 1
 
 
-def _propose(stored: WorkloadState, inp: WorkloadInput, tick: TickInput) -> Proposal:
+def _propose(stored: WorkloadState, inp: WorkloadInput, seen: Seen, tick: TickInput) -> Proposal:
     now, w = tick.now, inp.workload
     state = _settled(stored, w, now)
     base = _base(state, inp)
@@ -148,8 +271,7 @@ def _propose(stored: WorkloadState, inp: WorkloadInput, tick: TickInput) -> Prop
     if base is not None and not _continues(state, w):
         # A base adopted from outside starts the stabilization window anew, so that adopting never cuts at once.
         state = replace(state, needs=(*state.needs, PastNeed(now, base)))
-    pool = _curve(inp)
-    demand = read_demand(inp, pool, now)
+    pool, demand = seen.pool, seen.demand
     usable = forecast_usable(inp.forecast, inp.trust, now, w.policy.forecast_age_max)
     observed_qps = demand.observation.stable_qps if demand.observation else None
     plan, new_plan = _plan(state, inp, now, observed_qps, usable=usable)
@@ -160,19 +282,19 @@ def _propose(stored: WorkloadState, inp: WorkloadInput, tick: TickInput) -> Prop
     ready = max(warm, current) if warm is not None and w.mode is Mode.RECOMMEND else warm
     panic_until = None if _set_by_hand(inp, now) else _panic(state, w, demand, ready, now)
     zero_since = _zero_since(state, demand, now)
-    near_qps = near_demand(w, inp.near, inp.lead, now)
     recs = (
         *_operator(inp, tick),
         *_bounds(inp, contracts, now),
         *_event_floors(inp, plan, contracts, demand, current, now),
-        *_plan_floor(inp, plan, pool, ready, near_qps, forecast_ok=forecast_ok, now=now),
+        *_plan_floor(inp, plan, seen, ready, forecast_ok=forecast_ok, now=now),
         *_panic_floor(demand, current, panic_until),
         *_reactive(w, demand, current, zero_since, now),
         *_guards(inp, demand, current, ready),
-        *_keep_warm(inp, plan, pool, current, near_qps, forecast_ok=forecast_ok, now=now),
+        *_keep_warm(inp, plan, seen, current, forecast_ok=forecast_ok, now=now),
     )
     return Proposal(
         inp=inp,
+        seen=seen,
         state=state,
         current=current,
         base_known=base is not None,
@@ -250,8 +372,8 @@ def read_demand(inp: WorkloadInput, pool: CapacityCurve, now: datetime) -> Deman
         return Demand(None, f"demand is {age.total_seconds():.0f} s old", None, None)
     if age < -CLOCK_SKEW_MAX:
         return Demand(None, f"demand is dated {-age.total_seconds():.0f} s in the future", None, None)
-    numbers = (obs.stable_qps, obs.backlog_count, 0.0 if obs.panic_qps is None else obs.panic_qps)
-    if not all(isfinite(x) and x >= 0 for x in numbers):
+    panic_qps = 0.0 if obs.panic_qps is None else obs.panic_qps
+    if not (0.0 <= obs.stable_qps < inf and 0.0 <= obs.backlog_count < inf and 0.0 <= panic_qps < inf):
         return Demand(None, "demand is not a finite number", None, None)
     if obs.expected_count > 0 and obs.reporting_count < policy.quorum * obs.expected_count:
         return Demand(
@@ -442,21 +564,19 @@ def _standing(
 def _plan_floor(
     inp: WorkloadInput,
     plan: CapacityPlan,
-    pool: CapacityCurve,
+    seen: Seen,
     warm: int | None,
-    near_qps: float | None,
     *,
     forecast_ok: bool,
     now: datetime,
 ) -> list[Recommendation]:
     """What may be needed within the lead time: by the near quantiles, else by the forecast."""
-    if near_qps is not None:
-        count = pool.required(near_qps)
+    if seen.near_need is not None:
         sentence = (
-            f"demand may reach {near_qps:.0f} QPS (P{plan.quantile * 100:g}) within the lead time "
-            f"of {inp.lead.total_p95_s:.0f} s, which needs {count}"
+            f"demand may reach {seen.near_qps:.0f} QPS (P{plan.quantile * 100:g}) within the lead time "
+            f"of {inp.lead.total_p95_s:.0f} s, which needs {seen.near_need}"
         )
-        return [Recommendation(Source.PLAN, RecommendationKind.AT_LEAST, count, sentence)]
+        return [Recommendation(Source.PLAN, RecommendationKind.AT_LEAST, seen.near_need, sentence)]
     horizon_s = inp.lead.total_p95_s
     need = need_between(plan, now, now + timedelta(seconds=horizon_s)) if forecast_ok else None
     if need is None:
@@ -466,7 +586,7 @@ def _plan_floor(
     if batch > 1 and inp.lead.per_extra_replica_s > 0:
         horizon_s = inp.lead.for_batch(batch)
         need = need_between(plan, now, now + timedelta(seconds=horizon_s)) or need
-    need = pool.in_mix(need)
+    need = seen.pool.in_mix(need)
     sentence = (
         f"the forecast (P{plan.quantile * 100:g}) needs {need} within the lead time of {horizon_s:.0f} s"
     )
@@ -533,22 +653,21 @@ def _guards(inp: WorkloadInput, demand: Demand, current: int, warm: int | None) 
 def _keep_warm(
     inp: WorkloadInput,
     plan: CapacityPlan,
-    pool: CapacityCurve,
+    seen: Seen,
     current: int,
-    near_qps: float | None,
     *,
     forecast_ok: bool,
     now: datetime,
 ) -> list[Recommendation]:
     """Replicas needed again within the break-even time cost less to keep than to start anew."""
     lead_s, break_even = inp.lead.total_p95_s, inp.workload.policy.break_even
-    if break_even is None and near_qps is not None:
+    if break_even is None and seen.near_need is not None:
         return []  # one cold start is the break-even time, and the near quantiles already look that far
     keep_s = lead_s if break_even is None else max(lead_s, break_even.total_seconds())
     need = need_between(plan, now, now + timedelta(seconds=keep_s)) if forecast_ok else None
     if need is None:
         return []
-    count = min(current, pool.in_mix(need))
+    count = min(current, seen.pool.in_mix(need))
     sentence = f"the forecast needs {need} within {keep_s:.0f} s: keeping costs less than a cold start"
     return [Recommendation(Source.KEEP_WARM, RecommendationKind.AT_LEAST, count, sentence)]
 

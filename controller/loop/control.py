@@ -20,7 +20,7 @@ from controller.core.leadtime import (
     with_load,
 )
 from controller.core.resources import Outcome, Page, PauseState, TrafficEvent
-from controller.core.tick import on_tick, stands
+from controller.core.tick import Calm, on_tick, stands
 from controller.core.types import (
     Contract,
     Decision,
@@ -197,6 +197,7 @@ class Control:
         self._measured: dict[str, frozenset[str]] = {}  # replicas whose start is stored, by workload
         self.witness: Witness | None = None  # who else hears of each cycle
         self._counts: Mapping[str, ReplicaCounts] = {}  # of replicas, as told last
+        self._calm: dict[str, Calm] = {}  # what the core need not decide anew
         self._came_of: dict[str, str | None] = {}  # of this cycle's orders, by decision id
         self.decisions: dict[str, Decision] = {}  # newest per workload, for metrics
         self.leads: Mapping[str, LeadTime] = {}  # of every workload of the newest tick
@@ -260,7 +261,7 @@ class Control:
         views = await self._claimed_views(world.workloads, token)
         await self._measure(views, now)
         tick_input = await self._input(world, views, now)
-        state, effects = on_tick(world.state, tick_input)
+        state, effects = on_tick(world.state, tick_input, self._calm)
         changed = world.memory.changed(state, world.workloads)
         decided = [e.decision for e in effects if isinstance(e, RecordDecision)]
         async with self._store.unit_of_work() as uow:
@@ -284,6 +285,8 @@ class Control:
             for name in kept.keys() - self.known.keys():
                 del kept[name]
         self.states = {name: state.workloads[name] for name in self.known}
+        for gone in self._calm.keys() - self.known.keys():
+            del self._calm[gone]
         self._came_of = {}
         await self._apply(world, effects, token, leads)
         if self.witness is not None:
