@@ -171,7 +171,7 @@ async def open_runtime(
         )
         stack.push_async_callback(store.close)
         await store.check_revision()
-        notifier = _notifier(sinks, store, clock, stack)
+        notifier = _notifier(sinks, settings, store, clock, stack)
         leases = PostgresLeaseStore(database_url)
         stack.push_async_callback(leases.close)
         cache = RedisSignalCache(redis_url, clock=clock)
@@ -336,11 +336,15 @@ async def _run(worlds: Sequence[World], shards: Shards | None) -> None:
             group.create_task(shards.run(), name="shards")
 
 
-def _notifier(sinks: Sequence[Sink], store: Store, clock: Clock, stack: AsyncExitStack) -> Notifier | None:
+def _notifier(
+    sinks: Sequence[Sink], settings: Settings, store: Store, clock: Clock, stack: AsyncExitStack
+) -> Notifier | None:
     """Who tells of prewarms and alarms, closed with the stack; None without anybody to tell."""
     if not sinks:
         return None
-    notifier = Notifier(store, sinks, {sink.name: WebhookSink(sink, clock) for sink in sinks}, clock)
+    senders = {sink.name: WebhookSink(sink, clock) for sink in sinks}
+    hold = timedelta(seconds=settings.alarm_hold_s)
+    notifier = Notifier(store, sinks, senders, clock, hold=hold)
     stack.push_async_callback(notifier.close)
     return notifier
 

@@ -40,7 +40,7 @@ from controller.core.types import (
     Workload,
     WorkloadState,
 )
-from controller.notify.types import Backlog, Delivery, DeliveryState, Notification
+from controller.notify.types import Backlog, Delivery, DeliveryState, Held, Notification
 
 # The lease whose newest token fences every write of the loop.
 LEADER_LEASE: Final = "leader"
@@ -439,6 +439,14 @@ class NotificationStore(Protocol):
 
     async def add(self, deliveries: Sequence[Delivery]) -> None:
         """Store them; the same notification for the same sink again is a no-op, whatever became of the first."""
+        ...
+
+    async def held(self, keys: Collection[str], away_before: datetime) -> Sequence[Held]:
+        """What is remembered of the alarms of these keys, and of all that have been away since ``away_before`` or longer."""
+        ...
+
+    async def keep_held(self, kept: Sequence[Held], forgotten: Collection[str], now: datetime) -> None:
+        """Remember these, each in place of what was known of its key, and forget others by their keys."""
         ...
 
     async def claim(self, sink: str, now: datetime, until: datetime, limit: int) -> Sequence[Delivery]:

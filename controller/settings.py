@@ -118,6 +118,8 @@ class Settings(BaseSettings):
 
     # Who is told of prewarms and alarms: docs/notifications.md. Without a file nobody is.
     notifications_file: Path | None = None
+    # An alarm that comes back within so long never went; its end is told once it has stayed away for as long.
+    alarm_hold_s: Annotated[float, Field(ge=0, le=86_400)] = 600.0
 
     lease_duration_s: Annotated[float, Field(ge=1, le=300)] = 10.0
     holder: str = ""  # "": the host name; what tells processes of one name apart is added

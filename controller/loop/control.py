@@ -273,8 +273,7 @@ class Control:
             await uow.states.save(changed, now)
             await uow.states.keep_contracts(changed_contracts(world.state, state))
             if self._notifier is not None:
-                told = self._notifier.deliveries(world.state, state, world.workloads, now)
-                await uow.notifications.add(told)
+                await self._notifier.record(uow, world.state, state, world.workloads, now)
             await uow.commit()
         memory = Memory(token, FleetState({**state.workloads, **changed}), {**world.memory.stored, **changed})
         self.known = {w.name: w for w in world.workloads}

@@ -1,35 +1,65 @@
 """What to tell, from how the fleet stood before a tick and how it stands after it. Pure: no clock, no I/O.
 
-Promises: derived from the two stored states alone, so a leader that takes over tells what its predecessor did not, and
-nothing twice; a prewarm milestone is told once per revision of its event, the start and the end of an event once; many
+Promises: derived from the two stored states, and what is stored of alarms that went, alone: a leader that takes over tells
+what its predecessor did not, and nothing twice; a prewarm milestone is told once per revision of its event, the start and the end of an event once; many
 alike in one tick become one. Refuses to tell of events that were over before they were planned. Called by the notifier.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from datetime import datetime
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
-from controller.core.types import Alarm, Contract, ContractState, FleetState, Workload, WorkloadState
-from controller.notify.types import ALARM_SEVERITY, Kind, Notification, Severity, identity
+from controller.core.types import Contract, ContractState, FleetState, Workload, WorkloadState
+from controller.notify.alarms import of_alarms
+from controller.notify.types import Held, Kind, Notification, Severity, identity
 
 # More alike than this in one tick and namespace are told as one: an outage is one piece of news.
 FOLD_OVER = 20
 NAMES_SHOWN = 5
 
 
+@dataclass(frozen=True, slots=True)
+class News:
+    """What to tell, and what of alarms to remember anew and to forget."""
+
+    told: list[Notification]
+    kept: list[Held]
+    forgotten: list[str]  # keys
+
+
 def news(
-    before: FleetState, after: FleetState, workloads: Mapping[str, Workload], now: datetime
-) -> list[Notification]:
-    """What happened between two states of these workloads, in the order of their names."""
+    before: FleetState,
+    after: FleetState,
+    workloads: Mapping[str, Workload],
+    now: datetime,
+    *,
+    held: Sequence[Held] = (),
+    hold: timedelta = timedelta(0),
+) -> News:
+    """What happened between two states of these workloads, in the order of their names.
+
+    ``held`` is what is remembered of alarms that came, went or are away for ``hold`` by now.
+    """
     found: list[Notification] = []
-    for name in sorted(workloads):
-        if name in after.workloads:
-            old = before.workloads.get(name, WorkloadState())
-            found += _of_workload(workloads[name], old, after.workloads[name], now)
-    return _folded(found, now)
+    kept: list[Held] = []
+    forgotten: list[str] = []
+    known: defaultdict[str, dict[str, Held]] = defaultdict(dict)
+    for one in held:
+        known[one.alarm.workload][one.alarm.key] = one
+    for name in sorted(workloads.keys() & after.workloads.keys()):
+        workload, new = workloads[name], after.workloads[name]
+        old, mine = before.workloads.get(name, WorkloadState()), known.get(name, {})
+        found += _of_contracts(workload, old, new, now)
+        if mine or old.alarms is not new.alarms:
+            told, left = of_alarms(workload, old, new, mine, hold, now)
+            found += told
+            kept += [one for key, one in left.items() if one is not mine.get(key)]
+            forgotten += mine.keys() - left.keys()
+    return News(_folded(found, now), kept, forgotten)
 
 
-def _of_workload(
+def _of_contracts(
     workload: Workload, old: WorkloadState, new: WorkloadState, now: datetime
 ) -> Iterator[Notification]:
     known = {c.event_id: c for c in old.contracts}
@@ -40,13 +70,6 @@ def _of_workload(
         if contract.state is ContractState.COMPLETED and contract.event_id not in known:
             continue
         yield from (n for n in _reached(workload, contract, now, now) if n.id not in told)
-    raised, stood = {a.key for a in new.alarms}, {a.key for a in old.alarms}
-    for alarm in new.alarms:
-        if alarm.key not in stood:
-            yield _of_alarm(workload, Kind.ALARM_RAISED, alarm, alarm.sentence, now)
-    for alarm in old.alarms:
-        if alarm.key not in raised:
-            yield _of_alarm(workload, Kind.ALARM_CLEARED, alarm, f"Over: {alarm.sentence}", now)
 
 
 def _reached(workload: Workload, c: Contract, seen_at: datetime, now: datetime) -> Iterator[Notification]:
@@ -90,21 +113,6 @@ def _reached(workload: Workload, c: Contract, seen_at: datetime, now: datetime) 
             f"{event} has started with {c.verified_count} of {c.replicas} replicas warm.",
             c.start_at,
         )
-
-
-def _of_alarm(workload: Workload, kind: Kind, alarm: Alarm, sentence: str, now: datetime) -> Notification:
-    return Notification(
-        # An alarm may be raised again: the tick is part of what is told.
-        identity(kind, alarm.key, now.isoformat()),
-        now,
-        kind,
-        ALARM_SEVERITY[alarm.kind],
-        workload.name,
-        workload.namespace,
-        alarm.subject,
-        sentence,
-        alarm.kind,
-    )
 
 
 def _folded(found: list[Notification], now: datetime) -> list[Notification]:

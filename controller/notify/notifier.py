@@ -15,13 +15,23 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from controller.core.types import FleetState, Workload
+from controller.notify.alarms import moved_keys
 from controller.notify.config import Sink
 from controller.notify.milestones import news
 from controller.notify.types import Backlog, Delivery, DeliveryState
-from controller.ports import Clock, NotificationSink, PortError, SinkBusyError, SinkRefusedError, Store
+from controller.ports import (
+    Clock,
+    NotificationSink,
+    PortError,
+    SinkBusyError,
+    SinkRefusedError,
+    Store,
+    UnitOfWork,
+)
 
 log = logging.getLogger(__name__)
 
+HOLD = timedelta(minutes=10)
 ATTEMPTS_MAX = 10
 PAUSE = timedelta(seconds=5)
 PAUSE_MAX = timedelta(minutes=10)
@@ -36,20 +46,37 @@ class Notifier:
     """What the loop tells, and its sinks by name."""
 
     def __init__(
-        self, store: Store, sinks: Sequence[Sink], senders: Mapping[str, NotificationSink], clock: Clock
+        self,
+        store: Store,
+        sinks: Sequence[Sink],
+        senders: Mapping[str, NotificationSink],
+        clock: Clock,
+        *,
+        hold: timedelta = HOLD,
     ) -> None:
-        self._store, self._clock = store, clock
+        """``hold``: an alarm that comes back within so long never went."""
+        self._store, self._clock, self._hold = store, clock, hold
         self._sinks, self._senders = tuple(sinks), dict(senders)
         # Of this process, by (sink, outcome); and what the newest turn found waiting; for metrics.
         self.outcomes: Counter[tuple[str, str]] = Counter()
         self.backlogs: Mapping[str, Backlog] = {}
 
-    def deliveries(
-        self, before: FleetState, after: FleetState, workloads: Sequence[Workload], now: datetime
-    ) -> list[Delivery]:
-        """What a tick brings to tell, and to whom."""
-        told = news(before, after, {w.name: w for w in workloads}, now)
-        return [Delivery(sink.name, one) for one in told for sink in self._sinks if sink.wants(one)]
+    async def record(
+        self,
+        uow: UnitOfWork,
+        before: FleetState,
+        after: FleetState,
+        workloads: Sequence[Workload],
+        now: datetime,
+    ) -> None:
+        """Write down, in the transaction of a tick, what it brings to tell and to whom."""
+        known = {w.name: w for w in workloads}
+        held = await uow.notifications.held(moved_keys(before, after, known), now - self._hold)
+        found = news(before, after, known, now, held=held, hold=self._hold)
+        await uow.notifications.add(
+            [Delivery(sink.name, one) for one in found.told for sink in self._sinks if sink.wants(one)]
+        )
+        await uow.notifications.keep_held(found.kept, found.forgotten, now)
 
     async def turn(self, token: int) -> None:
         """Claim what is due under a fencing token, and send it; raise StaleFenceError if another leads."""

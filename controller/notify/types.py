@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from controller.core.types import AlarmKind
+from controller.core.types import Alarm, AlarmKind
 
 
 class Kind(StrEnum):
@@ -60,6 +60,15 @@ class Notification:
     subject: str  # an occurrence of an event, a replica, or ""
     sentence: str
     alarm: AlarmKind | None = None  # of ALARM_RAISED and ALARM_CLEARED
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """An alarm that was told, and is away or came back without having been told again. ``alarm``: as it stood last."""
+
+    alarm: Alarm
+    away_since_at: datetime | None = None  # None: it stands
+    return_count: int = 0
 
 
 class DeliveryState(StrEnum):

@@ -40,7 +40,7 @@ from controller.core.types import (
     Workload,
     WorkloadState,
 )
-from controller.notify.types import Backlog, Delivery, DeliveryState
+from controller.notify.types import Backlog, Delivery, DeliveryState, Held
 from controller.ports import (
     AccuracyStore,
     ConflictError,
@@ -105,6 +105,7 @@ class FakeTables:
     engine_profiles: dict[tuple[str, str], EngineProfile] = field(
         default_factory=dict[tuple[str, str], EngineProfile]
     )
+    alarm_holds: dict[str, tuple[datetime, Held]] = field(default_factory=dict[str, tuple[datetime, Held]])
     notifications: dict[tuple[str, str], Delivery] = field(default_factory=dict[tuple[str, str], Delivery])
 
 
@@ -209,6 +210,14 @@ class FakeStore:
             + _drop(tables.scores, lambda hour: hour.start_at < now - retention.scores)
             + _drop(tables.keys, lambda kept: kept[0] < now - retention.idempotency)
             + _drop(tables.audit, lambda entry: entry.at < now - retention.audit)
+            + _forget(
+                tables.alarm_holds,
+                {
+                    key
+                    for key, (at, one) in tables.alarm_holds.items()
+                    if at < decided_from and _is_gone(tables, one.alarm.workload, decided_from)
+                },
+            )
             + _drop(tables.notifications, lambda one: one.notification.at < now - retention.notifications)
         )
         transaction.commit()
@@ -710,6 +719,19 @@ class _Notifications:
         tables = await self._at.write()
         for one in deliveries:
             tables.notifications.setdefault((one.sink, one.notification.id), one)
+
+    async def held(self, keys: Collection[str], away_before: datetime) -> Sequence[Held]:
+        return [
+            one
+            for key, (_, one) in (await self._at.read()).alarm_holds.items()
+            if key in keys or (one.away_since_at is not None and one.away_since_at <= away_before)
+        ]
+
+    async def keep_held(self, kept: Sequence[Held], forgotten: Collection[str], now: datetime) -> None:
+        holds = (await self._at.write()).alarm_holds
+        for key in forgotten:
+            holds.pop(key, None)
+        holds.update({one.alarm.key: (now, one) for one in kept})
 
     async def claim(self, sink: str, now: datetime, until: datetime, limit: int) -> Sequence[Delivery]:
         tables = await self._at.write()

@@ -1,22 +1,22 @@
-"""The outbox of notifications in PostgreSQL.
+"""The outbox of notifications in PostgreSQL, and what is remembered of alarms that went.
 
 Promises: one row per sink and notification, for ever the first; a claim and the outcome of it are one statement each, so
 two that claim at once share nothing. Called through the unit of work.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, func, select, text, tuple_, update
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import Row, Text, cast, delete, func, or_, select, text, tuple_, update
+from sqlalchemy.dialects.postgresql import ARRAY, insert
 
 from controller.adapters.codec import decode
 from controller.adapters.pages import cut, last_key, page_size
 from controller.adapters.postgres import tables
 from controller.adapters.postgres.database import Session
 from controller.core.resources import Page
-from controller.notify.types import Backlog, Delivery, DeliveryState, Notification
+from controller.notify.types import Backlog, Delivery, DeliveryState, Held, Notification
 
 # The rows are locked as they are found: of two that ask, the second passes over what the first has taken.
 _CLAIM = text("""
@@ -62,6 +62,40 @@ class PostgresNotificationStore:
                 for one in deliveries
             ],
         )
+
+    async def held(self, keys: Collection[str], away_before: datetime) -> Sequence[Held]:
+        """Those of these keys, and all that have been away for long enough."""
+        column = tables.alarm_holds.c
+        rows = await self._session.execute(
+            select(column.body).where(
+                or_(
+                    column.key == func.any(cast(list(keys), ARRAY(Text))), column.away_since_at <= away_before
+                )
+            )
+        )
+        return [decode(Held, body) for body in rows.scalars()]
+
+    async def keep_held(self, kept: Sequence[Held], forgotten: Collection[str], now: datetime) -> None:
+        """Replace by key."""
+        if forgotten:
+            gone = tables.alarm_holds.c.key == func.any(cast(list(forgotten), ARRAY(Text)))
+            await self._session.execute(delete(tables.alarm_holds).where(gone))
+        if kept:
+            written = insert(tables.alarm_holds)
+            news = {c: written.excluded[c] for c in ("away_since_at", "written_at", "body")}
+            await self._session.execute(
+                written.on_conflict_do_update(index_elements=["key"], set_=news),
+                [
+                    {
+                        "key": one.alarm.key,
+                        "workload": one.alarm.workload,
+                        "away_since_at": one.away_since_at,
+                        "written_at": now,
+                        "body": one,
+                    }
+                    for one in kept
+                ],
+            )
 
     async def claim(self, sink: str, now: datetime, until: datetime, limit: int) -> Sequence[Delivery]:
         """Take what is due, oldest first; nobody else gets it before `until`."""

@@ -120,6 +120,7 @@ class PostgresStore:
             (_OLD_KEYS, now - retention.idempotency),
             (_OLD_AUDIT, now - retention.audit),
             (_OLD_NOTIFICATIONS, now - retention.notifications),
+            (_OLD_HOLDS, now - retention.decisions),
             (_OLD_MEMBERS, now - retention.runs),
         ):
             dropped += await self._delete_in_batches(statement, before)
@@ -231,6 +232,7 @@ _OLD_KEYS = _old("idempotency_keys", "key", "created_at < :before")
 _OLD_AUDIT = _old("audit_log", "id", "at < :before")
 _OLD_MEMBERS = _old("leases", "name", f"expires_at < :before AND name LIKE '{MEMBER_LEASES}%'")
 _OLD_NOTIFICATIONS = _old("notifications", "sink, id", "at < :before")
+_OLD_HOLDS = _old("alarm_holds", "key", f"written_at < :before AND {_GONE}")
 # Asked again of the row itself: a leader may write it in the meantime, for a workload made anew.
 _OLD_STATES = (
     _old("workload_states", "workload", f"written_at < :before AND {_GONE}") + " AND written_at < :before"

@@ -280,6 +280,17 @@ notifications = Table(
     Index("ix_notifications_due", "sink", "next_at", postgresql_where=text("state = 'PENDING'")),
 )
 
+alarm_holds = Table(
+    "alarm_holds",
+    metadata,
+    _key("key"),
+    _text("workload"),
+    Column("away_since_at", _AT),
+    _at("written_at"),
+    _body(),
+    Index(None, "away_since_at"),
+)
+
 audit_log = Table(
     "audit_log",
     metadata,

@@ -35,7 +35,7 @@ from controller.core.types import (
     Workload,
     WorkloadState,
 )
-from controller.notify.types import Backlog, Delivery, DeliveryState
+from controller.notify.types import Backlog, Delivery, DeliveryState, Held
 from controller.ports import (
     AccuracyStore,
     Clock,
@@ -471,6 +471,14 @@ class _Notifications:
     async def add(self, deliveries: Sequence[Delivery]) -> None:
         self._sight.who.require_fleet("notifications")
         await self._inner.add(deliveries)
+
+    async def held(self, keys: Collection[str], away_before: datetime) -> Sequence[Held]:
+        self._sight.who.require_fleet("notifications")
+        return await self._inner.held(keys, away_before)
+
+    async def keep_held(self, kept: Sequence[Held], forgotten: Collection[str], now: datetime) -> None:
+        self._sight.who.require_fleet("notifications")
+        await self._inner.keep_held(kept, forgotten, now)
 
     async def claim(self, sink: str, now: datetime, until: datetime, limit: int) -> Sequence[Delivery]:
         self._sight.who.require_fleet("notifications")

@@ -9,8 +9,8 @@ import pytest
 from controller.adapters.fakes import FakeStore
 from controller.adapters.postgres import Limits, PostgresStore
 from controller.core.resources import Page
-from controller.core.types import AlarmKind
-from controller.notify.types import Backlog, Delivery, DeliveryState, Kind, Notification, Severity
+from controller.core.types import Alarm, AlarmKind
+from controller.notify.types import Backlog, Delivery, DeliveryState, Held, Kind, Notification, Severity
 from controller.ports import Retention, Store
 
 NOW = datetime(2026, 11, 10, 16, tzinfo=UTC)
@@ -195,3 +195,32 @@ async def test_records_go_when_they_are_past_their_age(store: Store) -> None:
     await store.maintain(NOW + 2 * MINUTE + kept_for, Retention())
 
     assert ["n2"] == [one.notification.id for one in await listed(store)]
+
+
+async def test_what_is_remembered_of_alarms_is_found_by_key_or_by_how_long_they_are_away(
+    store: Store,
+) -> None:
+    def held(name: str, away_since_at: datetime | None, count: int = 0) -> Held:
+        return Held(Alarm(AlarmKind.NO_DATA, name, "", f"{name}: no data."), away_since_at, count)
+
+    async def found(away_before: datetime, *keys: str) -> list[Held]:
+        async with store.unit_of_work() as uow:
+            return sorted(await uow.notifications.held(keys, away_before), key=lambda one: one.alarm.key)
+
+    old, new, back = held("a", NOW), held("b", NOW + MINUTE), held("c", None, 3)
+    async with store.unit_of_work() as uow:
+        await uow.notifications.keep_held([old, new, held("c", NOW - MINUTE, 2)], [], NOW)
+        await uow.notifications.keep_held([back], [], NOW + MINUTE)
+        await uow.commit()
+
+    assert [] == await found(NOW - MINUTE)
+    assert [old] == await found(NOW)
+    assert [old, back] == await found(NOW, back.alarm.key, "NO_DATA/d/")
+    async with store.unit_of_work() as uow:
+        await uow.notifications.keep_held([], [old.alarm.key, new.alarm.key], NOW)
+        await uow.commit()
+    assert [back] == await found(NOW + MINUTE, old.alarm.key, new.alarm.key, back.alarm.key)
+
+    # Of a workload that is gone for good it goes, too.
+    await store.maintain(NOW + 2 * MINUTE + Retention().decisions, Retention())
+    assert [] == await found(NOW + MINUTE, back.alarm.key)

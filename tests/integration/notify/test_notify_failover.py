@@ -127,11 +127,13 @@ async def shared(database_url: str, received: tuple[str, list[dict[str, str]]], 
     return made
 
 
-async def run_until(process: Process, shared: Shared, at: datetime) -> None:
+async def run_until(process: Process, shared: Shared, at: datetime, *, silent: bool = False) -> None:
     while shared.clock.now() < at:
-        shared.meter.demand["recommender"] = DemandObservation(
-            shared.clock.now(), 8000.0, 8000.0, 0.0, 1, 1, timedelta(minutes=5)
-        )
+        shared.meter.demand.pop("recommender", None)
+        if not silent:
+            shared.meter.demand["recommender"] = DemandObservation(
+                shared.clock.now(), 8000.0, 8000.0, 0.0, 1, 1, timedelta(minutes=5)
+            )
         await process.turn()
         await shared.clock.advance(TICK_S)
 
@@ -160,6 +162,33 @@ async def test_a_failover_amid_a_prewarm_tells_each_milestone_once(
         rows, _ = await uow.notifications.list()
     assert {one["id"] for one in got} == {row.notification.id for row in rows}
     assert {DeliveryState.DELIVERED} == {row.state for row in rows}
+    for process in (first, second):
+        await process.close()
+
+
+async def test_an_alarm_that_flaps_across_a_failover_is_told_as_one(
+    shared: Shared, received: tuple[str, list[dict[str, str]]]
+) -> None:
+    first, second = Process(shared, "a"), Process(shared, "b")
+    _, got = received
+    minute = timedelta(minutes=1)
+
+    def told() -> list[dict[str, str]]:
+        return [one for one in got if one["alarm"] == "NO_DATA"]
+
+    await run_until(first, shared, START + minute)
+    await run_until(first, shared, START + 5 * minute, silent=True)
+    assert ["ALARM_RAISED"] == [one["kind"] for one in told()]
+    await run_until(first, shared, START + 6 * minute)  # and it ends, of which the first one tells nothing
+
+    await run_until(second, shared, START + 8 * minute)
+    await run_until(second, shared, START + 12 * minute, silent=True)
+    await run_until(second, shared, START + 21 * minute)
+    assert 1 == len(told())
+    await run_until(second, shared, START + 24 * minute)
+
+    assert ["ALARM_RAISED", "ALARM_CLEARED"] == [one["kind"] for one in told()]
+    assert told()[1]["sentence"].endswith(" It had come back once.")
     for process in (first, second):
         await process.close()
 

@@ -45,7 +45,7 @@ def told(states: Sequence[FleetState]) -> list[Notification]:
     for before, after in pairwise(states):
         now = after.workloads["rec"].last_at
         assert now is not None
-        found += news(before, after, {"rec": REC}, now)
+        found += news(before, after, {"rec": REC}, now).told
     return found
 
 
@@ -130,7 +130,7 @@ def test_an_event_missed_whole_is_told_to_be_over() -> None:
     assert Kind.EVENT_ENDED is ended.kind
 
 
-def test_alarms_are_told_when_they_come_and_when_they_go_and_again_when_they_come_back() -> None:
+def test_without_a_hold_alarms_are_told_when_they_come_and_go_and_come_back() -> None:
     reworded = replace(LATE, sentence="7 of 14 replicas warm.")
     found = told(
         [
@@ -145,7 +145,7 @@ def test_alarms_are_told_when_they_come_and_when_they_go_and_again_when_they_com
     assert [Kind.ALARM_RAISED, Kind.ALARM_CLEARED, Kind.ALARM_RAISED] == [one.kind for one in found]
     assert {AlarmKind.PREWARM_LATE} == {one.alarm for one in found}
     assert {Severity.CRITICAL} == {one.severity for one in found}
-    assert "Over: 7 of 14 replicas warm." == found[1].sentence
+    assert "Over since 2026-11-10 15:58:00 UTC: 7 of 14 replicas warm." == found[1].sentence
     assert 3 == len({one.id for one in found})
 
 
@@ -158,7 +158,7 @@ def fleet(count: int) -> list[Notification]:
         name: WorkloadState(alarms=(Alarm(AlarmKind.NO_DATA, name, "", f"{name}: no data."),))
         for name in names
     }
-    return news(FleetState({}), FleetState(silent), workloads, START)
+    return news(FleetState({}), FleetState(silent), workloads, START).told
 
 
 def test_many_alike_are_told_as_one_per_namespace() -> None:
@@ -184,4 +184,4 @@ def test_a_few_alike_are_told_one_by_one() -> None:
 def test_workloads_that_are_gone_are_not_told_of() -> None:
     after = state(START, PLANNED)
 
-    assert [] == news(FleetState({}), after, {}, START)
+    assert [] == news(FleetState({}), after, {}, START).told
