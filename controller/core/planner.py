@@ -120,10 +120,21 @@ def plan_digest(
     )
 
 
-# As many as a fleet has workloads: one that is asked in turn finds nothing in a smaller cache.
+def _digest(workload: str, *key: object) -> str:
+    newest = _newest(workload)
+    made_from, digest = newest[0]
+    if made_from != key:
+        digest = hashlib.sha256(repr((workload, *key)).encode()).hexdigest()[:16]
+        newest[0] = (key, digest)
+    return digest
+
+
+# As many as a fleet has workloads: one that is asked in turn finds nothing in a smaller cache. Only the newest of each: with
+# every forecast there is another, and those before it are never asked for again.
 @lru_cache(maxsize=32_768)
-def _digest(*key: object) -> str:
-    return hashlib.sha256(repr(key).encode()).hexdigest()[:16]
+def _newest(workload: str) -> list[tuple[tuple[object, ...], str]]:  # noqa: ARG001 - the cache's own key
+    """Return where the newest digest of a workload is kept, with what it was made from."""
+    return [((), "")]
 
 
 def demand_per_step(

@@ -9,6 +9,7 @@ import pytest
 from controller.core.leadtime import LeadTime
 from controller.core.planner import (
     FORECAST_FLOORS_MAX,
+    _newest,
     band_sound,
     base_moved,
     build_plan,
@@ -365,6 +366,16 @@ def test_a_forecast_that_went_stale_makes_another_plan() -> None:
     fresh, stale = (plan_digest(w, PEAK, (), LEAD, usable=usable) for usable in (True, False))
 
     assert fresh != stale
+
+
+def test_digests_of_forecasts_that_are_over_are_not_kept() -> None:
+    w, before = workload(), _newest.cache_info().currsize
+    bands = [replace(PEAK, id=f"forecast-{number}") for number in range(50)]
+    made = [plan_digest(w, one, (), LEAD, usable=True) for one in bands]
+
+    assert len(bands) == len(set(made))
+    assert made == [plan_digest(w, one, (), LEAD, usable=True) for one in bands]
+    assert _newest.cache_info().currsize <= before + 1
 
 
 TIMES_FOUR = event(expected_peak_qps=None, expected_multiplier=4.0)
