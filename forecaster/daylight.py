@@ -21,6 +21,8 @@ from forecaster.types import Event, Floats, ForecastInputError
 # One zone for each rule of when clocks change; within a rule, zones differ by hours of one night.
 ZONES = ("Europe/Berlin", "America/New_York", "Australia/Sydney")
 HOUR_S = 3600
+# Clocks change at such fractions of an hour of UTC: at half past four in Adelaide.
+SEARCH_S = 1800
 # A change is judged by half a day to six days after it, against the same times in the weeks before.
 PROOF_S = 12 * HOUR_S
 JUDGED_S = 144 * HOUR_S
@@ -63,10 +65,11 @@ class Clock:
     def move_event(self, event: Event) -> Event:
         """Return the event at the time that the clock of the origin would have shown."""
         start, end = (
-            moment + timedelta(seconds=self.offset_s + int(self.moves(np.array([moment.timestamp()]))[0]))
-            for moment in (event.start, event.end)
+            _later(t, self.offset_s + int(self.moves(np.array([t.timestamp()]))[0]))
+            for t in (event.start, event.end)
         )
-        return replace(event, start=start, end=end) if start < end else event
+        # An event within the hour that happens twice keeps its length.
+        return replace(event, start=start, end=end if start < end else start + (event.end - event.start))
 
     def steps(self, grid: Grid, horizon: int) -> np.ndarray:
         """Return `[horizon]`: which step after the origin, on its clock, each step of the horizon is."""
@@ -75,13 +78,23 @@ class Clock:
         return np.asarray(np.maximum(ahead + self.moves(seconds) // grid.step_s, 0))
 
 
+def _later(moment: datetime, seconds: int) -> datetime:
+    """Return the moment that lies later, or as late as there is."""
+    try:
+        # Not on the moment's own clock, which may jump in between.
+        return moment.astimezone(UTC) + timedelta(seconds=seconds)
+    except OverflowError:
+        return moment
+
+
 def zone_named(name: object, field: str) -> ZoneInfo:
     """Return the IANA zone of that name.
 
     Raises:
         ForecastInputError: There is none; `field` names the argument.
     """
-    if isinstance(name, str):
+    # Files beside the zones: this machine's own zone, and zones whose clocks count leap seconds.
+    if isinstance(name, str) and not name.startswith(("localtime", "right/", "posix")):
         try:
             return ZoneInfo(name)
         except (KeyError, ValueError, OSError):
@@ -167,6 +180,6 @@ def _changes(zone: str, year: int) -> tuple[tuple[int, int], ...]:
         before = _offset_s(local, day)
         if before == _offset_s(local, day + 24 * HOUR_S):
             continue
-        moment = next(s for s in range(day, day + 25 * HOUR_S, HOUR_S) if _offset_s(local, s) != before)
+        moment = next(s for s in range(day, day + 25 * HOUR_S, SEARCH_S) if _offset_s(local, s) != before)
         found.append((moment, _offset_s(local, moment) - before))
     return tuple(found)

@@ -25,6 +25,8 @@ OCCURRENCE_COUNT_MAX = 400
 PAST_COUNT_MIN = 100
 # Overlapping windows whose lengths differ by more than this factor are no occurrence of the same thing.
 UNLIKE = 4.0
+# Nobody expects less than this share of usual demand; also when many days off are at once.
+FACTOR_MIN = 0.02
 # At least so many of them are past ones, if there are.
 PAST_COUNT_MIN = 100
 BEFORE_S = 2 * 3600
@@ -146,12 +148,12 @@ def known_effects(
             if part.multiplier is not None:
                 more[inside] += max(part.multiplier - 1.0, 0.0)
                 less[inside] *= min(part.multiplier, 1.0)
-                factor[inside] = (1.0 + more[inside]) * less[inside]
+                factor[inside] = np.maximum((1.0 + more[inside]) * less[inside], FACTOR_MIN)
         for part in o.parts:
             inside = slice(max(part.first - low, 0), max(min(part.last, high) - low, 0))
             if part.peak is not None and len(usual[inside]):
                 peak = part.peak / transform.unit / float(usual[inside].max())
-                factor[inside] = np.maximum(factor[inside], peak)
+                factor[inside] = np.maximum(factor[inside], max(peak, FACTOR_MIN))
         shift = np.log(factor * usual + transform.offset) - np.log(usual + transform.offset)
         return np.where(factor > 0.0, shift, 0.0)
 
@@ -464,7 +466,8 @@ def _blend(
     stated = np.isfinite(expected)
     judged = stated & whole
     stated_value = np.where(stated, expected, 0.0)
-    typical = float(np.mean(stated_value[stated] ** 2)) if stated.any() else 1.0
+    # Planners who expect nothing of anything (a multiplier of one) leave nothing to correct.
+    typical = float((stated_value**2).sum()) / max(int(stated.sum()), 1) or 1.0
     own = np.where(judged, actual * stated_value, 0.0)
     square = np.where(judged, stated_value**2, 0.0)
     # One pseudo-occurrence in which the planner was right; each occurrence is judged without itself.

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pandas as pd
 
-from forecaster.types import Floats, ForecastInputError
+from forecaster.types import VALUE_MAX, Floats, ForecastInputError
 
 DAY_S = 86_400
 NANOS = 1_000_000_000
@@ -26,6 +26,8 @@ FINE_POINT_COUNT_MAX = 250_000
 # A span beyond this holds no season that the models use (they look back one year).
 SPAN_DAYS_MAX = 800
 ROW_COUNT_MAX = 5_000_000
+# Differences of what lies below have no number any more; it is no demand.
+VALUE_MIN = 1e-100
 # Flash crowds reach a hundred times usual demand; a counter's total read as a rate, a million times.
 ABSURD_FACTOR = 1000.0
 ABSURD_RUN_MAX = 2
@@ -135,7 +137,10 @@ def _checked_seconds(index: pd.Index) -> np.ndarray:
         raise ForecastInputError("history", f"has {len(index)} rows; pass at most {ROW_COUNT_MAX}.")
     if bool(index.hasnans):
         raise ForecastInputError("history.index", "holds NaT; drop those rows.")
-    nanos = index.as_unit("ns").asi8
+    try:
+        nanos = index.as_unit("ns").asi8
+    except pd.errors.OutOfBoundsDatetime as error:
+        raise ForecastInputError("history.index", "lies outside the years 1678 to 2262.") from error
     gaps = np.diff(nanos)
     for wrong, remedy in (
         (gaps < 0, "is not sorted; call sort_index()."),
@@ -149,6 +154,8 @@ def _checked_seconds(index: pd.Index) -> np.ndarray:
 
 
 def _checked_values(history: pd.Series) -> Floats:
+    if history.dtype.kind in "cmMb":  # numpy would make numbers of them
+        raise ForecastInputError("history", f"holds {history.dtype}; give numbers.")
     try:
         values = np.array(history.to_numpy(dtype=np.float64, na_value=np.nan), dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -157,9 +164,11 @@ def _checked_values(history: pd.Series) -> Floats:
         (np.isinf(values).any(), "holds infinite values; refuse them where they are measured."),
         (np.isnan(values).all(), "holds only NaN; unknown demand cannot be forecast."),
         ((values < 0).any(), "holds negative demand; check for counter resets."),
+        ((values > VALUE_MAX).any(), f"holds demand above {VALUE_MAX:g}; refuse it where it is measured."),
     ):
         if bool(wrong):
             raise ForecastInputError("history", remedy)
+    values[values < VALUE_MIN] = 0.0
     return values
 
 
@@ -174,7 +183,8 @@ def _step_s(seconds: np.ndarray, step: timedelta | None) -> int:
     else:
         raise ForecastInputError("history", "has one row, which shows no step; pass step= or more rows.")
     if step_s < STEP_S_MIN or DAY_S % step_s:
-        raise ForecastInputError("history.index", f"step of {step_s} s does not divide a day; resample.")
+        field = "history.index" if step is None else "step"
+        raise ForecastInputError(field, f"step of {step_s} s does not divide a day; resample.")
     if bool((gaps % step_s).any()):
         raise ForecastInputError("history.index", f"rows do not lie on a grid of {step_s} s; resample.")
     return step_s
@@ -183,17 +193,18 @@ def _step_s(seconds: np.ndarray, step: timedelta | None) -> int:
 def _absurd(grid: Floats) -> np.ndarray:
     """Mark one or two readings in a row a thousand times above what demand ever was: a counter was reset.
 
-    A third reading of the kind makes all of them demand, so that a real jump waits for two buckets.
+    A third reading of the kind makes all of them demand, so that a real jump waits for two buckets. Gaps between
+    readings do not count: a scrape that fails at times must not hide a jump for ever.
     """
     mark = np.zeros(len(grid), dtype=bool)
+    at = np.flatnonzero(np.isfinite(grid))
     positive = grid[grid > 0.0]
     if len(positive) < ABSURD_COUNT_MIN:
         return mark
-    with np.errstate(invalid="ignore"):
-        beyond = grid > ABSURD_FACTOR * float(np.quantile(positive, 0.99))
+    beyond = grid[at] > ABSURD_FACTOR * float(np.quantile(positive, 0.99))
     edges = np.diff(np.concatenate(([0], beyond.astype(np.int8), [0])))
     for first, end in zip(np.flatnonzero(edges == 1), np.flatnonzero(edges == -1), strict=True):
-        mark[first:end] = end - first <= ABSURD_RUN_MAX
+        mark[at[first:end]] = end - first <= ABSURD_RUN_MAX
     return mark
 
 

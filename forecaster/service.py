@@ -117,7 +117,8 @@ def _judge(grid: Grid) -> tuple[ForecastState, tuple[str, ...]]:
     """Return the state and its sentences from what the history holds, before any model runs."""
     known = np.isfinite(grid.values)
     seen = np.flatnonzero(known)
-    span_days = (len(grid.values) - int(seen[0])) / grid.day
+    # A day counts that was observed by half: one old row and an hour of new ones are no history of weeks.
+    span_days = min(len(grid.values) - int(seen[0]), 2 * len(seen)) / grid.day
     reasons: list[str] = []
     state = ForecastState.READY
     if span_days < SEASON_DAYS and grid.day > 1:
@@ -134,6 +135,7 @@ def _judge(grid: Grid) -> tuple[ForecastState, tuple[str, ...]]:
         state = max(state, ForecastState.DEGRADED, key=_SEVERITY.__getitem__)
         reasons.append(f"The newest {tail} buckets are missing; the level may have moved since.")
     elif missing > STALE_SHARE * grid.day and not grid.outage_count:
+        state = max(state, ForecastState.DEGRADED, key=_SEVERITY.__getitem__)
         reasons.append(f"{missing} buckets of the last day are missing.")
     if grid.outage_count:
         reasons.append(f"{grid.outage_count} zeros look like outages and were left out.")

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from math import isfinite
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -21,6 +20,8 @@ if TYPE_CHECKING:  # a second and 70 MiB for the name of a type
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
+# Demand and expectations beyond are no measurements, and sums of them no numbers.
+VALUE_MAX: Final = 1e100
 # Events of this category are days off: until past ones show what they do, they are taken for Sundays.
 HOLIDAY: Final = "holiday"
 
@@ -77,8 +78,10 @@ class Event:
             ("expected_multiplier", self.expected_multiplier),
             ("expected_peak", self.expected_peak),
         ):
-            if value is not None and not (isfinite(value) and value > 0):
-                raise ForecastInputError(f"event.{name}", f"is {value}; give a positive number or None.")
+            if value is not None and not 0 < value <= VALUE_MAX:
+                raise ForecastInputError(
+                    f"event.{name}", f"is {value}; give a positive number up to {VALUE_MAX:g}, or None."
+                )
 
 
 @dataclass(frozen=True, slots=True)

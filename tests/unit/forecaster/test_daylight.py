@@ -1,11 +1,15 @@
 """Demand follows local clocks: the day after a change its season is where people now are."""
 
+import time
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from forecaster import Event, ForecastInputError, forecast
-from forecaster.daylight import follow
+from forecaster.daylight import follow, told
 from forecaster.series import to_grid
 
 DAY = 96
@@ -114,7 +118,70 @@ def test_the_dates_of_a_told_zone_decide_what_a_weekend_is() -> None:
     assert 0.0 < told < 0.8 * blind
 
 
-@pytest.mark.parametrize("zone", ["Mars/Olympus", "", "Europe", "../UTC", 5])
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "Australia/Sydney", "America/New_York", "Asia/Kolkata"])
+def test_an_event_is_the_same_on_every_clock(zone: str) -> None:
+    """Given in UTC or in a zone whose clock jumps within it or soon after, or without an end."""
+    history = office("2026-10-02", "UTC", days=15)
+    end = datetime.max.replace(tzinfo=UTC)
+    for start, length in (
+        ("2026-10-03T12:00Z", "8h"),
+        ("2026-10-03T15:50Z", "20min"),
+        ("2026-10-04T00:00Z", "2h"),
+    ):
+        first = pd.Timestamp(start)
+        last = first + pd.Timedelta(length)
+        given = [
+            Event(a.to_pydatetime(), b.to_pydatetime(), expected_multiplier=3.0)
+            for a, b in ((first, last), (first.tz_convert(zone), last.tz_convert("Australia/Sydney")))
+        ]
+        one, other = (forecast(history, 2 * DAY, events=[e], time_zone=zone).values for e in given)
+        assert np.array_equal(one, other)
+        endless = Event(given[1].start, end, expected_multiplier=3.0)
+        assert forecast(history, 2 * DAY, events=[endless], time_zone=zone).median[-1] > 700.0  # usually 330
+
+
+def test_an_event_in_the_hour_that_happens_twice_stays_there() -> None:
+    """It is seen in both of them, and not ten hours away."""
+    history = office("2026-04-03", "Australia/Sydney", days=22, noise=0.01)
+    start = pd.Timestamp("2026-04-04T15:30Z").to_pydatetime()  # clocks go back at 16:00 UTC
+    event = Event(start, start + pd.Timedelta(minutes=45).to_pytimedelta(), expected_multiplier=9.0)
+
+    lift = forecast(history, DAY, events=[event], time_zone="Australia/Sydney").components.event
+    at = np.flatnonzero(lift > 1000.0)
+    assert 62 == at.min()  # 15:30
+    assert at.max() < 70
+
+
+@pytest.mark.parametrize(
+    ("zone", "moment"),
+    [("Australia/Adelaide", "2026-10-03T16:30Z"), ("Australia/Lord_Howe", "2026-10-03T15:30Z")],
+)
+def test_half_hour_zones_change_at_their_own_time(zone: str, moment: str) -> None:
+    grid = to_grid(office("2026-10-10", zone))
+
+    assert pd.Timestamp(moment).timestamp() == told(ZoneInfo(zone), grid, DAY).changes[-1][0]
+
+
+@pytest.mark.parametrize("machine", ["America/New_York", "Asia/Kolkata", ""])
+def test_the_zone_of_this_machine_plays_no_part(machine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    history = office("2026-03-31", "Europe/Berlin")
+    event = Event(history.index[100].to_pydatetime(), history.index[108].to_pydatetime())
+    here = [forecast(history, DAY, events=[event], time_zone=zone).values for zone in (None, "Europe/Berlin")]
+
+    monkeypatch.setenv("TZ", machine)
+    time.tzset()
+    there = [
+        forecast(history, DAY, events=[event], time_zone=zone).values for zone in (None, "Europe/Berlin")
+    ]
+    monkeypatch.undo()
+    time.tzset()
+
+    assert np.array_equal(here, there)
+
+
+@pytest.mark.parametrize(
+    "zone", ["Mars/Olympus", "", "Europe", "../UTC", 5, "localtime", "right/Europe/Berlin", "UTC+2"]
+)
 def test_a_zone_that_is_none_is_refused(zone: str) -> None:
     with pytest.raises(ForecastInputError) as caught:
         forecast(office("2026-04-02", "UTC"), DAY, time_zone=zone)

@@ -99,6 +99,33 @@ def test_a_jump_beyond_belief_that_lasts_is_demand() -> None:
     assert forecast(history, 1).values[0, -1] > 100.0 * history.iloc[:-3].max()
 
 
+def test_a_jump_is_demand_also_where_readings_are_missing_now_and_then() -> None:
+    history = service(28)
+    history.iloc[-8:] *= 1e4
+    history.iloc[[-6, -3]] = np.nan
+
+    assert 0 == to_grid(history).absurd_count
+
+
+@pytest.mark.parametrize("rows", [(0,), (-1,), (-2, -1), (100, 102), (200,)])
+def test_reset_counters_at_the_edges_and_in_gaps_are_left_out(rows: tuple[int, ...]) -> None:
+    history = service(9)
+    history.iloc[190:210] = np.nan
+    for row in rows:
+        history.iloc[row] = 1e9
+
+    assert len(rows) == to_grid(history).absurd_count
+
+
+@pytest.mark.parametrize("factor", [0.0, 1.0, 50.0, 900.0])
+def test_readings_within_belief_are_left_as_they_are(factor: float) -> None:
+    """A drop to nothing for a bucket or two and a spike of flash crowds are demand."""
+    history = service(9)
+    history.iloc[[50, 51, 1000, -2, -1]] = factor * float(history.max())
+
+    assert np.array_equal(history.to_numpy(), to_grid(history).values)
+
+
 def test_an_outage_recorded_as_zero_is_said() -> None:
     hurt = service(28)
     outage(hurt)

@@ -28,6 +28,11 @@ def reindexed(order: list[int]) -> pd.Series:
     return plain.iloc[order]
 
 
+def in_the_year_3000() -> pd.Series:
+    index = pd.DatetimeIndex(np.array(["3000-01-01T00", "3000-01-01T01"], dtype="datetime64[s]"))
+    return pd.Series([1.0, 2.0], index=index.tz_localize("UTC"))
+
+
 @pytest.mark.parametrize(
     ("history", "field"),
     [
@@ -43,6 +48,12 @@ def reindexed(order: list[int]) -> pd.Series:
         (with_values([]), "history"),
         (with_values([1.0]), "history"),
         (with_values(["a", "b"]), "history"),  # type: ignore[list-item]
+        (with_values([1.0, 2.0 + 1.0j]), "history"),  # type: ignore[list-item]
+        (with_values(list(pd.date_range("2026-03-02", periods=2))), "history"),
+        (with_values(list(pd.to_timedelta([1, 2], unit="s"))), "history"),
+        (with_values([1.0, 2e100]), "history"),
+        (with_values([1.7e308] * 3), "history"),
+        (in_the_year_3000(), "history.index"),
         ([1.0, 2.0], "history"),
     ],
 )
@@ -103,6 +114,8 @@ def test_an_event_must_be_an_event() -> None:
         ({"start": datetime(2026, 3, 1)}, "event.start"),  # noqa: DTZ001 - naive on purpose
         ({"expected_multiplier": 0.0}, "event.expected_multiplier"),
         ({"expected_peak": float("inf")}, "event.expected_peak"),
+        ({"expected_multiplier": 1e101}, "event.expected_multiplier"),
+        ({"expected_multiplier": NAN}, "event.expected_multiplier"),
     ],
 )
 def test_an_impossible_event_is_refused_where_it_is_made(changes: dict[str, object], field: str) -> None:
@@ -133,6 +146,48 @@ def test_short_history_has_a_state_and_says_why(
 
     assert state == result.state
     assert words in " ".join(result.reasons)
+
+
+def test_a_row_of_long_ago_makes_no_history_of_weeks() -> None:
+    history = series(15 * 288)
+    history.iloc[1:-10] = NAN
+
+    result = forecast(history, 12)
+
+    assert ForecastState.INSUFFICIENT_HISTORY == result.state
+    assert "history show no season" in result.reasons[0]
+
+
+def test_a_gap_in_the_newest_day_is_no_whole_day() -> None:
+    history = series(15 * 288)
+    history.iloc[-100:-10] = NAN
+
+    result = forecast(history, 12)
+
+    assert ForecastState.DEGRADED == result.state
+    assert ("90 buckets of the last day are missing.",) == result.reasons
+
+
+@pytest.mark.parametrize("kind", ["float32", "int64", "Int64", "float64[pyarrow]"])
+def test_numbers_of_every_kind_are_the_same_numbers(kind: str) -> None:
+    plain = series(3 * 288).round()
+
+    assert np.array_equal(forecast(plain, 12).values, forecast(plain.astype(kind), 12).values)
+
+
+@pytest.mark.parametrize("value", [5e-324, 1e-310, 1e-99, 1e99])
+def test_demand_of_any_size_is_a_number_or_none(value: float) -> None:
+    result = forecast(series(10 * 24, "1h", value), 24)
+
+    assert (1.4 * value if value > 1e-100 else 0.0) == pytest.approx(result.median.max(), rel=0.1, abs=0.0)
+
+
+@pytest.mark.parametrize(("seconds", "field"), [(7, "step"), (0, "step"), (0.5, "step")])
+def test_a_step_that_is_none_is_refused(seconds: float, field: str) -> None:
+    with pytest.raises(ForecastInputError) as caught:
+        forecast(series(50), 3, step=timedelta(seconds=seconds))
+
+    assert field == caught.value.field
 
 
 def test_less_history_means_wider_bounds() -> None:

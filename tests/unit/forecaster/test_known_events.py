@@ -143,6 +143,15 @@ def test_an_event_that_nobody_knows_anything_about_changes_nothing() -> None:
     assert "1 coming event(s) of category 'sale' have no past" in told.reasons[-1]
 
 
+@pytest.mark.parametrize("category", ["sale", HOLIDAY])
+def test_an_event_expected_to_change_nothing_changes_nothing(category: str) -> None:
+    """What a planner says of a holiday on which this service is open as ever."""
+    history = offices("2026-07-01T23:00")
+    said = window("UTC", "2026-07-02", category=category, expected_multiplier=1.0)
+
+    assert ratio(history, 24, [said]) == pytest.approx(np.ones(24), rel=0.02)
+
+
 @pytest.mark.parametrize("said", [{"expected_peak": 35_000.0}, {"expected_multiplier": 8.0}])
 def test_a_flash_sale_in_a_campaign_of_days_lasts_as_long_as_it_lasts(said: dict[str, float]) -> None:
     """Both are of one category, as events without any are."""
