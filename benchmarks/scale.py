@@ -17,6 +17,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
@@ -38,6 +39,7 @@ from controller.core.leadtime import LeadSample
 from controller.core.resources import ForecastRun, TrafficSample
 from controller.core.types import (
     CapacityProfile,
+    Decision,
     DemandObservation,
     ForecastBand,
     ForecastState,
@@ -58,6 +60,7 @@ SHAPES = 48  # different days; a workload has one of them
 STARTS = 5  # measured starts of each workload
 TICK = timedelta(seconds=5)
 HEARTBEAT = timedelta(minutes=5)
+REPEATED = "unchanged, and repeated"
 _STAGES = {"schedule": 2.0, "image": 8.0, "load": 18.0, "warmup": 3.0}
 
 
@@ -363,10 +366,10 @@ async def _steady(
     }
 
 
-async def _heartbeat(runtime: Runtime, clock: SkippingClock, count: int) -> dict[str, float]:
+async def _heartbeat(runtime: Runtime, clock: SkippingClock, count: int) -> dict[str, Any]:
     """Ticks over a whole heartbeat, in which each workload repeats an unchanged decision once."""
     took: list[float] = []
-    recorded: list[int] = []
+    recorded: list[Counter[str]] = []
     for _ in range(HEARTBEAT // TICK):
         clock.ahead += TICK
         _near(runtime, clock, count)
@@ -374,15 +377,26 @@ async def _heartbeat(runtime: Runtime, clock: SkippingClock, count: int) -> dict
         await runtime.runner.scrape()
         before = runtime.control.decisions
         took.append((await _timed(runtime.runner.tick))[0])
-        recorded.append(
-            sum(decision is not before.get(name) for name, decision in runtime.control.decisions.items())
-        )
+        news = {name: d for name, d in runtime.control.decisions.items() if d is not before.get(name)}
+        recorded.append(Counter(_why_recorded(before.get(name), decision) for name, decision in news.items()))
+    busiest = max(recorded, key=Counter.total)
     return {
         "tick_s": statistics.median(took),
         "tick_max_s": max(took),
-        "recorded": statistics.median(recorded),
-        "recorded_max": max(recorded),
+        "recorded": statistics.median(each.total() for each in recorded),
+        "recorded_max": busiest.total(),
+        "recorded_max_why": dict(busiest.most_common()),
+        "repeated_max": max(each[REPEATED] for each in recorded),
     }
+
+
+def _why_recorded(before: Decision | None, now: Decision) -> str:
+    """Whether a decision changed the count or only its reason, or nothing did and it is recorded again."""
+    if now.desired_replicas != now.current_replicas:
+        return f"another count: {now.reason}"
+    if before is None or before.reason is not now.reason or before.conditions != now.conditions:
+        return f"another reason: {now.reason}"
+    return REPEATED
 
 
 def _profiler(path: str | None) -> Callable[[], None] | None:
