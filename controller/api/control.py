@@ -21,6 +21,7 @@ from controller.api.feed import Feed
 from controller.api.shapes import read_duration
 from controller.study import Studies
 from controller.usecases import decisions, overrides
+from controller.usecases.caller import caller
 from controller.usecases.errors import Findings
 from controller.usecases.explain_decision import explain_decision
 from controller.usecases.listing import page_of, seal
@@ -256,6 +257,13 @@ class ControlServicer(control_service_pb2_grpc.ControlServiceServicer):
         workload = optional_workload(request.workload)
         found = await overrides.get_pause(self._deps.store, workload, self._deps.clock.now())
         return mappers.pause_to_wire(found)
+
+    async def GetCaller(
+        self, request: control_service_pb2.GetCallerRequest, context: object
+    ) -> control_pb2.Caller:
+        """Say who calls."""
+        del request, context
+        return mappers.caller_to_wire(caller())
 
 
 def _chosen(

@@ -22,6 +22,7 @@ from forecrest.v1 import (
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.message import Message
 
+from controller.api.auth.roles import EVERYWHERE, Access, Grant, Role, namespaces_of
 from controller.api.shapes import Shape, Shapes, duration, read_timestamp, timestamp
 from controller.core.engines import (
     CapacityPoint,
@@ -61,6 +62,7 @@ from controller.core.types import (
     WorkloadState,
 )
 from controller.ports import ReplicaCounts
+from controller.usecases.caller import Caller
 from controller.usecases.decisions import ObservedStatus
 from controller.usecases.errors import InvalidError, Violation
 from controller.usecases.event_rules import resolve_window
@@ -304,6 +306,31 @@ def changed_workload(stored: Workload, given: workload_pb2.Workload, mask: Field
         workload_to_wire(stored), given, mask, frozenset({"generation", "stale_since_time"}), "Workload"
     )
     return workload_from_wire(merged, stored.name)
+
+
+# ---------------------------------------------------------------- callers
+
+
+def caller_to_wire(who: Caller) -> control_pb2.Caller:
+    """Return who calls, with what their grants let them do; everything where callers are not told apart."""
+    message = control_pb2.Caller(identified=who.grants is not None)
+    if who.grants is None:
+        grants: tuple[Grant, ...] = (Grant(Role.ADMIN, EVERYWHERE),)
+    else:
+        message.principal = who.principal
+        grants = tuple(Grant(Role(role), namespace) for role, namespace in who.grants)
+        for grant in sorted(set(grants), key=str):
+            message.grants.add(
+                role=control_pb2.Role.Value(f"ROLE_{grant.role.name}"), namespace=grant.namespace
+            )
+    for access in (Access.READ, Access.PLAN, Access.OPERATE, Access.RECORD, Access.ADMIN):
+        namespaces = namespaces_of(grants, access)
+        if namespaces is None or namespaces:
+            message.permissions.add(
+                access=control_pb2.Access.Value(f"ACCESS_{access.name}"),
+                namespaces=[EVERYWHERE] if namespaces is None else sorted(namespaces),
+            )
+    return message
 
 
 # ---------------------------------------------------------------- events

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import grpc
 import typer
+from forecrest.v1 import control_pb2, control_service_pb2
 
 from controller.cli.common import AsJson, CliError, find_address, out, print_json, run, table
+from controller.client import Client, explain
 from controller.credentials import Credentials
 
 if TYPE_CHECKING:
@@ -146,7 +148,7 @@ async def _controller(settings: "Settings") -> list[Finding]:
     address = find_address(os.environ.get("FORECREST_ADDRESS"))
     status = await asyncio.to_thread(_health, address)
     if status == "SERVING":
-        return [Finding("controller", ok=True, detail=f"serves on {address}")]
+        return [Finding("controller", ok=True, detail=f"serves on {address}"), await _caller(address)]
     if status:
         return [Finding("controller", ok=False, detail=f"{address} answers {status}", remedy="See its log.")]
     host, _, port = settings.bind.rpartition(":")
@@ -160,6 +162,27 @@ async def _controller(settings: "Settings") -> list[Finding]:
             remedy="Stop it, or set FORECREST_BIND to another port.",
         )
     ]
+
+
+async def _caller(address: str) -> Finding:
+    """Ask the controller whom it takes us for, and what it lets us do."""
+    async with Client(address, credentials=Credentials.from_environment()) as client:
+        try:
+            who = await client.control.GetCaller(
+                control_service_pb2.GetCallerRequest(), timeout=PROBE_TIMEOUT_S
+            )
+        except grpc.aio.AioRpcError as error:
+            remedy = "Set FORECREST_TOKEN or FORECREST_TOKEN_FILE; `forecrest tokens create` makes one."
+            known = error.code() is grpc.StatusCode.UNAUTHENTICATED
+            return Finding("caller", ok=False, detail=explain(error).message, remedy=remedy if known else "")
+    if not who.identified:
+        return Finding("caller", ok=True, detail="callers are not told apart: everybody may do everything")
+    may = "; ".join(
+        f"{control_pb2.Access.Name(one.access).removeprefix('ACCESS_').lower()} in {', '.join(one.namespaces)}"
+        for one in who.permissions
+    )
+    remedy = "" if may else "Ask for a grant: docs/security.md."
+    return Finding("caller", bool(may), f"{who.principal} may {may or 'do nothing'}", remedy)
 
 
 def _health(address: str) -> str:

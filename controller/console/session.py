@@ -8,11 +8,10 @@ it to nobody: its viewers log in. Sessions end when idle or old, and are bounded
 import hashlib
 import hmac
 import secrets
-from collections.abc import Awaitable
 from dataclasses import dataclass, field, replace
 
 import grpc
-from forecrest.v1 import control_service_pb2
+from forecrest.v1 import control_pb2, control_service_pb2
 
 from controller.client import Client, explain
 from controller.console.live import READ_TIMEOUT_S, Feed
@@ -23,8 +22,6 @@ COOKIE = "forecrest_session"
 SESSIONS_MAX = 500
 IDLE_MAX_S = 12 * 3600.0
 AGE_MAX_S = 7 * 24 * 3600.0
-# What the audit log shows for the question whether somebody may operate.
-PROBE_ID = "console-asks-what-may-be-offered"
 PLAN, OPERATE, OPERATE_ALL = "plan", "operate", "operate all"
 EVERYTHING = frozenset({PLAN, OPERATE, OPERATE_ALL})
 
@@ -142,31 +139,19 @@ class Sessions:
 
 
 async def may_do(client: Client) -> frozenset[str]:
-    """Ask the API what its caller may do, without doing anything; raise LoginError."""
-    pause = control_service_pb2.PauseRequest(reason="-", validate_only=True, request_id=PROBE_ID)
-    # Of no workload, so nothing is looked at further than the role.
-    override = control_service_pb2.CreateOverrideRequest(validate_only=True, request_id=PROBE_ID)
-    asked: dict[str, Awaitable[object]] = {
-        PLAN: client.control.Simulate(control_service_pb2.SimulateRequest(), timeout=READ_TIMEOUT_S),
-        OPERATE: client.control.CreateOverride(override, timeout=READ_TIMEOUT_S),
-        OPERATE_ALL: client.control.Pause(pause, timeout=READ_TIMEOUT_S),
-    }
-    may: set[str] = set()
-    for what, call in asked.items():
-        try:
-            await call
-        except grpc.aio.AioRpcError as error:
-            if error.code() is grpc.StatusCode.UNAUTHENTICATED:
-                raise LoginError("login.refused") from error
-            if error.code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}:
-                raise LoginError("login.api_away") from error
-            if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
-                raise LoginError("login.too_often", explain(error).message) from error
-            if error.code() is not grpc.StatusCode.PERMISSION_DENIED:
-                may.add(what)
-        else:
-            may.add(what)
-    return frozenset(may)
+    """Ask the API what its caller may do; raise LoginError."""
+    try:
+        who = await client.control.GetCaller(control_service_pb2.GetCallerRequest(), timeout=READ_TIMEOUT_S)
+    except grpc.aio.AioRpcError as error:
+        if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+            raise LoginError("login.refused") from error
+        if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+            raise LoginError("login.too_often", explain(error).message) from error
+        raise LoginError("login.api_away") from error
+    where = {permission.access: permission.namespaces for permission in who.permissions}
+    operates = where.get(control_pb2.ACCESS_OPERATE, ())
+    asked = {PLAN: control_pb2.ACCESS_PLAN in where, OPERATE: bool(operates), OPERATE_ALL: "*" in operates}
+    return frozenset(what for what, may in asked.items() if may)
 
 
 async def asks_for_login(target: str, credentials: Credentials) -> bool:
@@ -175,7 +160,7 @@ async def asks_for_login(target: str, credentials: Credentials) -> bool:
         return True
     client = Client(target, credentials=replace(credentials, token="", token_file=None))
     try:
-        await client.control.GetPauseState(control_service_pb2.GetPauseStateRequest(), timeout=READ_TIMEOUT_S)
+        await client.control.GetCaller(control_service_pb2.GetCallerRequest(), timeout=READ_TIMEOUT_S)
     except grpc.aio.AioRpcError as error:
         if error.code() is grpc.StatusCode.UNAUTHENTICATED:
             return True

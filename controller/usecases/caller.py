@@ -20,11 +20,15 @@ class ForbiddenError(UseCaseError):
 
 @dataclass(slots=True)
 class Caller:
-    """One call's caller. ``namespaces`` None: all of them. ``audited``: the call stands in the audit log already."""
+    """One call's caller. ``namespaces`` None: all of them. ``audited``: the call stands in the audit log already.
+
+    ``grants``: (role, namespace) as proved; None where callers are not told apart.
+    """
 
     principal: str = LOCAL
     namespaces: frozenset[str] | None = None
     audited: bool = False
+    grants: tuple[tuple[str, str], ...] | None = None
 
     def may_use(self, namespace: str) -> bool:
         """Whether workloads of this namespace exist for the caller."""

@@ -167,6 +167,7 @@ class Guard(grpc.aio.ServerInterceptor):
             self._take(self._refusals, _address(context))
             raise
         call.who.principal = identity.principal
+        call.who.grants = tuple((grant.role, grant.namespace) for grant in identity.grants)
         self._take(self._rates, identity.principal)
         access = _require_role(call, identity)
         call.who.namespaces = namespaces_of(identity.grants, access)

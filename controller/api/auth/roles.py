@@ -103,6 +103,7 @@ _TABLE: Mapping[str, Mapping[str, Rule]] = {
         "Pause": _OPERATE,
         "Resume": _OPERATE,
         "GetPauseState": _READ,
+        "GetCaller": _KNOWN,
     },
     "forecrest.v1.TelemetryService": {
         "RecordTraffic": _RECORD,

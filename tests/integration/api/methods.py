@@ -585,6 +585,7 @@ CASES: dict[str, Case] = {
         (Bad("a bad name", put("workload", "rec"), "workload", "must look like"), BAD_ID),
         mutates=True,
     ),
+    "ControlService/GetCaller": Case(C.GetCallerRequest),
     "ControlService/GetPauseState": Case(
         lambda: C.GetPauseStateRequest(workload="workloads/rec"),
         (Bad("a bad name", put("workload", "rec"), "workload", "must look like"),),

@@ -143,6 +143,7 @@ METHODS: dict[str, Sample] = {
         ),
         Resume=Sample(OPERATORS, {"workload": "workloads/cart", "validateOnly": True}),
         GetPauseState=Sample(READERS, {"workload": "workloads/cart"}),
+        GetCaller=Sample(EVERYBODY),
     ),
     **_v1(
         "TelemetryService",

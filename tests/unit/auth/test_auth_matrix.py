@@ -112,7 +112,7 @@ async def outcome(server: RunningServer, method: str, sample: Sample, token: str
 
 
 def masked(found: Outcome) -> Outcome:
-    """Without the name of who made the resource, which is the caller's own, and without the log's reference."""
+    """Without what is the caller's own, such as the name of who made the resource, and the log's reference."""
     code, answer = found
     if isinstance(answer, ApiError):
         return code, replace(answer, message=re.sub("[0-9a-f]{32}", "", answer.message))
@@ -121,7 +121,7 @@ def masked(found: Outcome) -> Outcome:
 
 def _without_names(message: Any) -> Any:  # noqa: ANN401 -- any message
     for field, value in message.ListFields():
-        if field.name in {"created_by", "by"}:
+        if field.name in {"created_by", "by", "principal", "grants", "permissions"}:
             message.ClearField(field.name)
         elif field.message_type is not None and not field.message_type.GetOptions().map_entry:
             for inner in value if isinstance(value, Sequence) else [value]:
@@ -186,8 +186,8 @@ LISTS = frozenset(
 )
 # Names its namespace itself: refused by name, see below.
 CREATES = frozenset({"/forecrest.v1.WorkloadService/CreateWorkload"})
-# The catalogue of engines is everybody's.
-NEUTRAL = frozenset(m for m in METHODS if "EngineService" in m) | CREATES
+# The catalogue of engines is everybody's; who calls is about no namespace.
+NEUTRAL = frozenset(m for m in METHODS if "EngineService" in m or m.endswith("/GetCaller")) | CREATES
 
 
 async def served_methods(server: RunningServer, token: str) -> set[str]:

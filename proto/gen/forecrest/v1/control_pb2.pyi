@@ -347,6 +347,78 @@ RECOMMENDATION_FATE_ABSTAINED: RecommendationFate.ValueType  # 4
 """It had no opinion."""
 Global___RecommendationFate: _TypeAlias = RecommendationFate  # noqa: Y015
 
+class _Role:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ROLE_UNSPECIFIED: _Role.ValueType  # 0
+    """Not set."""
+    ROLE_VIEWER: _Role.ValueType  # 1
+    """Reads."""
+    ROLE_PLANNER: _Role.ValueType  # 2
+    """Registers events, too."""
+    ROLE_OPERATOR: _Role.ValueType  # 3
+    """Changes replicas, too."""
+    ROLE_TELEMETRY: _Role.ValueType  # 4
+    """Records measurements and nothing else."""
+    ROLE_ADMIN: _Role.ValueType  # 5
+    """Does everything."""
+
+class Role(_Role, metaclass=_RoleEnumTypeWrapper):
+    """What a person or program is to Forecrest."""
+
+ROLE_UNSPECIFIED: Role.ValueType  # 0
+"""Not set."""
+ROLE_VIEWER: Role.ValueType  # 1
+"""Reads."""
+ROLE_PLANNER: Role.ValueType  # 2
+"""Registers events, too."""
+ROLE_OPERATOR: Role.ValueType  # 3
+"""Changes replicas, too."""
+ROLE_TELEMETRY: Role.ValueType  # 4
+"""Records measurements and nothing else."""
+ROLE_ADMIN: Role.ValueType  # 5
+"""Does everything."""
+Global___Role: _TypeAlias = Role  # noqa: Y015
+
+class _Access:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _AccessEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Access.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ACCESS_UNSPECIFIED: _Access.ValueType  # 0
+    """Not set."""
+    ACCESS_READ: _Access.ValueType  # 1
+    """To read."""
+    ACCESS_PLAN: _Access.ValueType  # 2
+    """To change future load, and to simulate."""
+    ACCESS_OPERATE: _Access.ValueType  # 3
+    """To change replicas, workloads and engines."""
+    ACCESS_RECORD: _Access.ValueType  # 4
+    """To record measurements."""
+    ACCESS_ADMIN: _Access.ValueType  # 5
+    """To read the audit log."""
+
+class Access(_Access, metaclass=_AccessEnumTypeWrapper):
+    """What methods need of their caller; docs/security.md says which needs what."""
+
+ACCESS_UNSPECIFIED: Access.ValueType  # 0
+"""Not set."""
+ACCESS_READ: Access.ValueType  # 1
+"""To read."""
+ACCESS_PLAN: Access.ValueType  # 2
+"""To change future load, and to simulate."""
+ACCESS_OPERATE: Access.ValueType  # 3
+"""To change replicas, workloads and engines."""
+ACCESS_RECORD: Access.ValueType  # 4
+"""To record measurements."""
+ACCESS_ADMIN: Access.ValueType  # 5
+"""To read the audit log."""
+Global___Access: _TypeAlias = Access  # noqa: Y015
+
 @_typing.final
 class CapacityPlan(_message.Message):
     """Immutable revision of dated floors for one workload."""
@@ -1344,3 +1416,95 @@ class SimulationResult(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__event_violation_share) -> _WhichOneofReturnType__event_violation_share | None: ...
 
 Global___SimulationResult: _TypeAlias = SimulationResult  # noqa: Y015
+
+@_typing.final
+class Caller(_message.Message):
+    """Who calls, and what they may do."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
+    IDENTIFIED_FIELD_NUMBER: _builtins.int
+    GRANTS_FIELD_NUMBER: _builtins.int
+    PERMISSIONS_FIELD_NUMBER: _builtins.int
+    principal: _builtins.str
+    """Name as the audit log has it, for example "token/ops". Empty where callers are not told apart."""
+    identified: _builtins.bool
+    """Whether callers are told apart. False on loopback without tokens: then everybody may do everything."""
+    @_builtins.property
+    def grants(self) -> _containers.RepeatedCompositeFieldContainer[Global___Grant]:
+        """Roles of the caller, each with where it holds."""
+
+    @_builtins.property
+    def permissions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Permission]:
+        """What follows from them, each access once; what is not here is refused."""
+
+    def __init__(
+        self,
+        *,
+        principal: _builtins.str = ...,
+        identified: _builtins.bool = ...,
+        grants: _abc.Iterable[Global___Grant] | None = ...,
+        permissions: _abc.Iterable[Global___Permission] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["grants", b"grants", "identified", b"identified", "permissions", b"permissions", "principal", b"principal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Caller: _TypeAlias = Caller  # noqa: Y015
+
+@_typing.final
+class Grant(_message.Message):
+    """A role in a namespace."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROLE_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    role: Global___Role.ValueType
+    """What the caller is."""
+    namespace: _builtins.str
+    """A namespace, or "*" for all of them."""
+    def __init__(
+        self,
+        *,
+        role: Global___Role.ValueType = ...,
+        namespace: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "role", b"role"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Grant: _TypeAlias = Grant  # noqa: Y015
+
+@_typing.final
+class Permission(_message.Message):
+    """One kind of access, and where the caller has it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACCESS_FIELD_NUMBER: _builtins.int
+    NAMESPACES_FIELD_NUMBER: _builtins.int
+    access: Global___Access.ValueType
+    """What may be done."""
+    @_builtins.property
+    def namespaces(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Namespaces in which it may be done, or "*" alone for all of them and for what concerns the whole fleet."""
+
+    def __init__(
+        self,
+        *,
+        access: Global___Access.ValueType = ...,
+        namespaces: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["access", b"access", "namespaces", b"namespaces"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Permission: _TypeAlias = Permission  # noqa: Y015

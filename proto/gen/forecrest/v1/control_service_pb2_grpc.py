@@ -107,6 +107,11 @@ class ControlServiceStub:
                 request_serializer=forecrest_dot_v1_dot_control__service__pb2.GetPauseStateRequest.SerializeToString,
                 response_deserializer=forecrest_dot_v1_dot_control__pb2.PauseState.FromString,
                 _registered_method=True)
+        self.GetCaller = channel.unary_unary(
+                '/forecrest.v1.ControlService/GetCaller',
+                request_serializer=forecrest_dot_v1_dot_control__service__pb2.GetCallerRequest.SerializeToString,
+                response_deserializer=forecrest_dot_v1_dot_control__pb2.Caller.FromString,
+                _registered_method=True)
 
 
 class ControlServiceServicer:
@@ -217,6 +222,13 @@ class ControlServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetCaller(self, request, context):
+        """Say who calls and what they may do, and where. Any role may ask; nothing is looked at or noted.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControlServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -289,6 +301,11 @@ def add_ControlServiceServicer_to_server(servicer, server):
                     servicer.GetPauseState,
                     request_deserializer=forecrest_dot_v1_dot_control__service__pb2.GetPauseStateRequest.FromString,
                     response_serializer=forecrest_dot_v1_dot_control__pb2.PauseState.SerializeToString,
+            ),
+            'GetCaller': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetCaller,
+                    request_deserializer=forecrest_dot_v1_dot_control__service__pb2.GetCallerRequest.FromString,
+                    response_serializer=forecrest_dot_v1_dot_control__pb2.Caller.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -670,6 +687,33 @@ class ControlService:
             '/forecrest.v1.ControlService/GetPauseState',
             forecrest_dot_v1_dot_control__service__pb2.GetPauseStateRequest.SerializeToString,
             forecrest_dot_v1_dot_control__pb2.PauseState.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetCaller(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/forecrest.v1.ControlService/GetCaller',
+            forecrest_dot_v1_dot_control__service__pb2.GetCallerRequest.SerializeToString,
+            forecrest_dot_v1_dot_control__pb2.Caller.FromString,
             options,
             channel_credentials,
             insecure,

@@ -73,6 +73,8 @@ class ControlServiceStub:
     """End a pause. Resuming what is not paused changes nothing."""
     GetPauseState: _grpc.UnaryUnaryMultiCallable[_control_service_pb2.GetPauseStateRequest, _control_pb2.PauseState]
     """Read whether the whole fleet or one workload is paused."""
+    GetCaller: _grpc.UnaryUnaryMultiCallable[_control_service_pb2.GetCallerRequest, _control_pb2.Caller]
+    """Say who calls and what they may do, and where. Any role may ask; nothing is looked at or noted."""
 
 @_typing.type_check_only
 class ControlServiceAsyncStub(ControlServiceStub):
@@ -117,6 +119,8 @@ class ControlServiceAsyncStub(ControlServiceStub):
     """End a pause. Resuming what is not paused changes nothing."""
     GetPauseState: _aio.UnaryUnaryMultiCallable[_control_service_pb2.GetPauseStateRequest, _control_pb2.PauseState]  # type: ignore[assignment]
     """Read whether the whole fleet or one workload is paused."""
+    GetCaller: _aio.UnaryUnaryMultiCallable[_control_service_pb2.GetCallerRequest, _control_pb2.Caller]  # type: ignore[assignment]
+    """Say who calls and what they may do, and where. Any role may ask; nothing is looked at or noted."""
 
 class ControlServiceServicer(metaclass=_abc_1.ABCMeta):
     """Explains what the loop decides, and lets operators overrule it. Errors as in WorkloadService."""
@@ -242,5 +246,13 @@ class ControlServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_control_pb2.PauseState, _abc.Awaitable[_control_pb2.PauseState]]:
         """Read whether the whole fleet or one workload is paused."""
+
+    @_abc_1.abstractmethod
+    def GetCaller(
+        self,
+        request: _control_service_pb2.GetCallerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_control_pb2.Caller, _abc.Awaitable[_control_pb2.Caller]]:
+        """Say who calls and what they may do, and where. Any role may ask; nothing is looked at or noted."""
 
 def add_ControlServiceServicer_to_server(servicer: ControlServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
