@@ -463,6 +463,7 @@ def api_limits(settings: Settings) -> ApiLimits:
     return ApiLimits(
         message_bytes_max=settings.api_message_bytes_max,
         streams_max=settings.api_streams_max,
+        connections_max=settings.api_connections_max,
         unary_deadline_s=settings.api_unary_deadline_s,
         rate_per_caller_qps=settings.api_rate_per_caller_qps,
         rate_per_caller_burst=settings.api_rate_per_caller_burst,

@@ -60,6 +60,7 @@ class Settings(BaseSettings):
     api_calls_per_caller_max: Annotated[int, Field(ge=1, le=100_000)] = 200
     api_streams_per_caller_max: Annotated[int, Field(ge=1, le=100_000)] = 200
     api_streams_max: Annotated[int, Field(ge=1, le=100_000)] = 1000
+    api_connections_max: Annotated[int, Field(ge=10, le=100_000)] = 2000
     api_message_bytes_max: Annotated[int, Field(ge=65_536, le=64 * 1024 * 1024)] = 4 * 1024 * 1024
     api_unary_deadline_s: Annotated[float, Field(gt=0, le=3600)] = 30.0
     api_connection_age_max_s: Annotated[float, Field(ge=10, le=86_400)] = 3600.0

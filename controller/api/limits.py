@@ -39,6 +39,8 @@ class ApiLimits:
     # Files that say who may do what are looked at this often; streams of those who may no longer, end then.
     reload_period_s: float = 2.0
 
+    # Of all peers at once; more are closed as soon as they are accepted, whether or not they prove anything.
+    connections_max: int = 2000
     # Of each connection: streams and calls at once, its longest age, and the time then left to what runs.
     connection_calls_max: int = 1200
     connection_age_max_s: float = 3600.0

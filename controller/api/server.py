@@ -209,6 +209,7 @@ def _options(limits: ApiLimits) -> list[tuple[str, int]]:
         ("grpc.keepalive_timeout_ms", 20_000),
         ("grpc.http2.min_ping_interval_without_data_ms", ms(limits.ping_interval_min_s)),
         ("grpc.http2.max_ping_strikes", 2),
+        ("grpc.max_allowed_incoming_connections", limits.connections_max),
         ("grpc.server_handshake_timeout_ms", ms(limits.handshake_timeout_s)),
         ("grpc.max_concurrent_streams", limits.connection_calls_max),
         # A connection proves its certificate once: its age bounds how long a withdrawn one goes on.
