@@ -217,6 +217,12 @@ class ForecastStore(Protocol):
         """The run that was the newest at ``at`` (by created_at)."""
         ...
 
+    async def bands_as_of(
+        self, workload: str, moments: Sequence[datetime]
+    ) -> Mapping[datetime, ForecastBand]:
+        """Band of the run that was the newest at each moment, where there was one."""
+        ...
+
     async def newest(self, workloads: Sequence[str]) -> Mapping[str, str]:
         """Id of the newest run by origin, for workloads that have any; far cheaper than reading it."""
         ...
@@ -373,6 +379,10 @@ class WarmupStore(Protocol):
         self, workloads: Sequence[str], limit: int = 50
     ) -> Mapping[str, Sequence[LeadSample]]:
         """As ``recent``, of workloads that have any."""
+        ...
+
+    async def known(self, starts: Collection[tuple[str, str]]) -> Collection[tuple[str, str]]:
+        """Those (workload, replica id) whose start is stored."""
         ...
 
 

@@ -365,20 +365,26 @@ class Control:
     async def _measure(self, views: Mapping[str, PoolView], now: datetime) -> None:
         """Turn replicas that just became warm into lead-time samples, once each."""
         warm_ids: dict[str, frozenset[str]] = {}
-        starts: list[tuple[str, str, datetime, LeadSample]] = []
+        fresh: dict[tuple[str, str], Replica] = {}
         for name, view in views.items():
             warm = [r for r in view.replicas if r.stage_s and r.warm]
-            fresh = [r for r in warm if r.id not in self._measured.get(name, ())]
-            if fresh or name not in self._lead:
+            news = [r for r in warm if r.id not in self._measured.get(name, ())]
+            if news or name not in self._lead:
                 warm_ids[name] = frozenset(r.id for r in warm)
-                starts += [
-                    (name, r.id, now, LeadSample(r.stage_s, _batch_of(r, view.replicas))) for r in fresh
-                ]
+                fresh.update({(name, r.id): r for r in news})
         if not warm_ids:
             return
         try:
             async with self._store.unit_of_work() as uow:
-                await uow.warmups.append_all(starts)
+                # To a new leader every replica there is is fresh; those before it have measured nearly all of them.
+                for known in await uow.warmups.known(fresh.keys()) if fresh else ():
+                    del fresh[known]
+                await uow.warmups.append_all(
+                    [
+                        (name, replica_id, now, LeadSample(r.stage_s, _batch_of(r, views[name].replicas)))
+                        for (name, replica_id), r in fresh.items()
+                    ]
+                )
                 samples = await uow.warmups.recent_of(list(warm_ids))
                 await uow.commit()
         except UnavailableError as error:

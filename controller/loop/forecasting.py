@@ -37,6 +37,8 @@ CONTEST_SPREAD = timedelta(seconds=5)
 FAILURE_PERIODS_MAX = 12
 # A round ends after so long, and the next one begins with events as they then are.
 ROUND_S_MAX = 60.0
+# Stored forecasts are megabytes for each hundred workloads, which PostgreSQL writes out on a core for each connection.
+LOADS_AT_ONCE = 3
 # Shorter ones are no news.
 ROUND_S_TOLD = 5.0
 
@@ -105,11 +107,20 @@ class Forecasting:
         """Continue with stored forecasts and records after a start or a takeover."""
         self._judged.clear()  # another leader may have gone on meanwhile
         names = [workload.name for workload in workloads]
+        unknown = [name for name in names if name not in self.bands]
+        async with asyncio.TaskGroup() as group:
+            for start in range(LOADS_AT_ONCE):
+                group.create_task(self._load_bands(unknown[start::LOADS_AT_ONCE]))
+        async with self._store.unit_of_work() as uow:
+            for name, standing in (await uow.accuracy.standings(names)).items():
+                self.trust.setdefault(name, standing.trust)
+
+    async def _load_bands(self, names: Sequence[str]) -> None:
+        if not names:
+            return
         async with self._store.unit_of_work() as uow:
             for name, band in (await uow.forecasts.latest_bands(names)).items():
                 self.bands.setdefault(name, band)
-            for name, standing in (await uow.accuracy.standings(names)).items():
-                self.trust.setdefault(name, standing.trust)
 
     async def refresh(self, workloads: Sequence[Workload], events: dict[str, tuple[Event, ...]]) -> int:
         """Refit what is due; return how many forecasts were made."""
@@ -295,14 +306,11 @@ class Forecasting:
             return False
         back = max(last - SCORED_BACK, _floor(history[0][0], span))
         first = back if judged.scored_at is None else max(back, judged.scored_at)
-        asked: list[tuple[datetime, timedelta, ForecastBand]] = []
+        starts = [first + span * number for number in range((last - first) // span + 1)]
         async with self._store.unit_of_work() as uow:
-            for number in range((last - first) // span + 1):
-                at = first + span * number
-                for lead in LEADS:
-                    stored = await uow.forecasts.as_of(name, at - lead)
-                    if stored is not None:
-                        asked.append((at, lead, stored[1]))
+            moments = sorted({at - lead for at in starts for lead in LEADS})
+            bands = await uow.forecasts.bands_as_of(name, moments)
+        asked = [(at, lead, bands[at - lead]) for at in starts for lead in LEADS if at - lead in bands]
         hours = await self._forecaster.score(history, step, span, asked)
         if hours:
             async with self._store.unit_of_work() as uow:

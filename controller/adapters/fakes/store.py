@@ -456,6 +456,12 @@ class _Forecasts:
     async def as_of(self, workload: str, at: datetime) -> tuple[ForecastRun, ForecastBand] | None:
         return await self._newest(workload, lambda run: run.created_at, created_until=at)
 
+    async def bands_as_of(
+        self, workload: str, moments: Sequence[datetime]
+    ) -> Mapping[datetime, ForecastBand]:
+        found = {at: await self.as_of(workload, at) for at in moments}
+        return {at: pair[1] for at, pair in found.items() if pair is not None}
+
     async def newest(self, workloads: Sequence[str]) -> Mapping[str, str]:
         found = {name: await self.latest(name) for name in workloads}
         return {name: pair[0].id for name, pair in found.items() if pair is not None}
@@ -658,6 +664,9 @@ class _Warmups:
     ) -> Mapping[str, Sequence[LeadSample]]:
         found = {name: await self.recent(name, limit) for name in workloads}
         return {name: samples for name, samples in found.items() if samples}
+
+    async def known(self, starts: Collection[tuple[str, str]]) -> Collection[tuple[str, str]]:
+        return set(starts) & (await self._at.read()).warmups.keys()
 
     async def recent(self, workload: str, limit: int = 50) -> Sequence[LeadSample]:
         tables = await self._at.read()

@@ -4,20 +4,23 @@ Promises: records are immutable, so storing one again is a no-op; state is repla
 unit of work.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, LiteralString
 
-from sqlalchemy import ColumnElement, Row, UnaryExpression, delete, func, select, text, tuple_
+import numpy as np
+import psycopg
+from sqlalchemy import Row, delete, func, select, text, tuple_
 from sqlalchemy.dialects.postgresql import insert
 
-from controller.adapters.codec import decode
+from controller.adapters.codec import decode, encode
 from controller.adapters.pages import cut, last_key, page_size
 from controller.adapters.postgres import tables
 from controller.adapters.postgres.database import Session
 from controller.adapters.postgres.partitions import DECISIONS, Partitions
-from controller.adapters.postgres.rows import RowsLoader, insert_rows
+from controller.adapters.postgres.rows import RowsDumper, RowsLoader, insert_rows
 from controller.core.leadtime import LeadSample
 from controller.core.resources import ForecastRun, Outcome, Page, PauseState
 from controller.core.tick import ticked
@@ -37,12 +40,29 @@ _LATEST_BANDS = """
     ) AS run
 """
 _BANDS_PER_STATEMENT = 500
+_SAVE = """
+    INSERT INTO forecasts (id, workload, origin_at, created_at, state, run, band, qps)
+    VALUES (%s, %s, %s, %s, %s, %s::jsonb, %s::jsonb, %s) ON CONFLICT DO NOTHING
+"""
+_LATEST = """
+    SELECT run::text, band::text, qps FROM forecasts WHERE workload = %s
+    ORDER BY origin_at DESC, created_at DESC, id LIMIT 1
+"""
+_AS_OF = """
+    SELECT run::text, band::text, qps FROM forecasts WHERE workload = %s AND created_at <= %s
+    ORDER BY created_at DESC, id LIMIT 1
+"""
+_IDS_AS_OF = text("""
+    SELECT moment, run.id FROM unnest(CAST(:moments AS timestamptz[])) AS moment CROSS JOIN LATERAL (
+        SELECT id FROM forecasts WHERE workload = :workload AND created_at <= moment
+        ORDER BY created_at DESC, id LIMIT 1
+    ) AS run
+""")
+_BANDS = "SELECT id, band::text, qps FROM forecasts WHERE id = ANY(%s)"
 
 
 class PostgresForecastStore:
     """Implements `controller.ports.ForecastStore`."""
-
-    _column = tables.forecasts.c
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -51,30 +71,32 @@ class PostgresForecastStore:
         """Store a run. The same id again is a no-op."""
         if run.id != band.id:
             raise ValueError(f"band.id: {band.id!r} belongs to another run than {run.id!r}")
-        await self._session.execute(
-            insert(tables.forecasts)
-            .values(
-                id=run.id,
-                workload=run.workload,
-                origin_at=run.origin_at,
-                created_at=run.created_at,
-                state=band.state.value,
-                run=run,
-                band=replace(band, qps=()),
-                qps=[list(step) for step in band.qps],
-            )
-            .on_conflict_do_nothing()
-        )
+        qps = np.array(band.qps, dtype=np.float64)
+        head, body = encode(run), encode(replace(band, qps=()))
+        values = (run.id, run.workload, run.origin_at, run.created_at, band.state.value, head, body, qps)
+        with self._session.limited():
+            async with _rows_cursor(self._session) as cursor:
+                await cursor.execute(_SAVE, values)
 
     async def latest(self, workload: str) -> tuple[ForecastRun, ForecastBand] | None:
         """The newest run by origin."""
-        return await self._first(workload, self._column.origin_at.desc(), self._column.created_at.desc())
+        return await self._first(_LATEST, workload)
 
     async def as_of(self, workload: str, at: datetime) -> tuple[ForecastRun, ForecastBand] | None:
         """The run that was the newest at `at` (by created_at)."""
-        return await self._first(
-            workload, self._column.created_at.desc(), where=(self._column.created_at <= at,)
-        )
+        return await self._first(_AS_OF, workload, at)
+
+    async def bands_as_of(
+        self, workload: str, moments: Sequence[datetime]
+    ) -> Mapping[datetime, ForecastBand]:
+        """Band of the run that was the newest at each moment, where there was one, each read once."""
+        rows = await self._session.execute(_IDS_AS_OF, {"workload": workload, "moments": list(moments)})
+        ids = {row.moment: row.id for row in rows}
+        with self._session.limited():
+            async with _rows_cursor(self._session) as cursor:
+                await cursor.execute(_BANDS, (list(set(ids.values())),))
+                bands = {id_: _band(body, qps) async for id_, body, qps in cursor}
+        return {moment: bands[id_] for moment, id_ in ids.items() if id_ in bands}
 
     async def newest(self, workloads: Sequence[str]) -> Mapping[str, str]:
         """Id of the newest run by origin, for workloads that have any."""
@@ -86,13 +108,12 @@ class PostgresForecastStore:
         found: dict[str, ForecastBand] = {}
         for start in range(0, len(workloads), _BANDS_PER_STATEMENT):
             with self._session.limited():
-                async with self._session.driver.cursor(binary=True) as cursor:
-                    cursor.adapters.register_loader(cursor.adapters.types.get_oid("float8[]"), RowsLoader)
+                async with _rows_cursor(self._session) as cursor:
                     await cursor.execute(
                         _LATEST_BANDS, (list(workloads[start : start + _BANDS_PER_STATEMENT]),)
                     )
                     async for name, body, qps in cursor:
-                        found[name] = replace(decode(ForecastBand, body), qps=qps)
+                        found[name] = _band(body, qps)
         return found
 
     async def put_said(self, workload: str, record: bytes) -> None:
@@ -112,19 +133,28 @@ class PostgresForecastStore:
         return rows.scalar_one_or_none()
 
     async def _first(
-        self, workload: str, *order: UnaryExpression[Any], where: tuple[ColumnElement[bool], ...] = ()
+        self, statement: LiteralString, *values: object
     ) -> tuple[ForecastRun, ForecastBand] | None:
-        rows = await self._session.execute(
-            select(self._column.run, self._column.band, self._column.qps)
-            .where(self._column.workload == workload, *where)
-            .order_by(*order, self._column.id)
-            .limit(1)
-        )
-        row = rows.one_or_none()
+        with self._session.limited():
+            async with _rows_cursor(self._session) as cursor:
+                row = await (await cursor.execute(statement, values)).fetchone()
         if row is None:
             return None
-        qps = tuple(tuple(step) for step in row.qps)
-        return decode(ForecastRun, row.run), replace(decode(ForecastBand, row.band), qps=qps)
+        run, body, qps = row
+        return decode(ForecastRun, run), _band(body, tuple(qps))
+
+
+@asynccontextmanager
+async def _rows_cursor(session: Session) -> AsyncGenerator[psycopg.AsyncCursor[Any]]:
+    """A cursor of the driver's own that reads and writes quantiles as they lie in memory."""
+    async with session.driver.cursor(binary=True) as cursor:
+        cursor.adapters.register_loader(cursor.adapters.types.get_oid("float8[]"), RowsLoader)
+        cursor.adapters.register_dumper(np.ndarray, RowsDumper)
+        yield cursor
+
+
+def _band(body: str, qps: tuple[tuple[float, ...], ...]) -> ForecastBand:
+    return replace(decode(ForecastBand, body), qps=qps)
 
 
 class PostgresDecisionStore:
@@ -402,11 +432,18 @@ class PostgresStateStore:
         )
 
 
+# A list for each workload: a thousand of them are read as fast as a hundred starts one by one.
 _RECENT = text("""
-    SELECT name AS workload, start.body FROM unnest(CAST(:workloads AS text[])) AS name CROSS JOIN LATERAL (
+    SELECT name AS workload, json_agg(start.body ORDER BY start.at DESC, start.replica_id) AS bodies
+    FROM unnest(CAST(:workloads AS text[])) AS name CROSS JOIN LATERAL (
         SELECT body, at, replica_id FROM warmups WHERE workload = name ORDER BY at DESC, replica_id LIMIT :limit
     ) AS start
-    ORDER BY name, start.at DESC, start.replica_id
+    GROUP BY name
+""")
+_KNOWN = text("""
+    SELECT given.workload, given.replica_id
+    FROM unnest(CAST(:workloads AS text[]), CAST(:replica_ids AS text[])) AS given (workload, replica_id)
+    JOIN warmups USING (workload, replica_id)
 """)
 
 
@@ -425,7 +462,6 @@ class PostgresWarmupStore:
                 {"workload": workload, "replica_id": replica_id, "at": at, "body": sample}
                 for workload, replica_id, at, sample in starts
             ],
-            # A new leader measures every replica there is once more: only what differs is written.
             conflict="(workload, replica_id) DO UPDATE SET at = excluded.at, body = excluded.body "
             "WHERE kept.body <> excluded.body",
         )
@@ -435,10 +471,15 @@ class PostgresWarmupStore:
     ) -> Mapping[str, Sequence[LeadSample]]:
         """As `recent`, of workloads that have any."""
         rows = await self._session.execute(_RECENT, {"workloads": list(workloads), "limit": limit})
-        found: dict[str, list[LeadSample]] = {}
-        for row in rows:
-            found.setdefault(row.workload, []).append(decode(LeadSample, row.body))
-        return found
+        return {row.workload: decode(tuple[LeadSample, ...], row.bodies) for row in rows}
+
+    async def known(self, starts: Collection[tuple[str, str]]) -> Collection[tuple[str, str]]:
+        """Those (workload, replica id) whose start is stored."""
+        given = {
+            "workloads": [workload for workload, _ in starts],
+            "replica_ids": [replica_id for _, replica_id in starts],
+        }
+        return {(row.workload, row.replica_id) for row in await self._session.execute(_KNOWN, given)}
 
     async def recent(self, workload: str, limit: int = 50) -> Sequence[LeadSample]:
         """Newest first."""

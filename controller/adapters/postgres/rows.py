@@ -14,8 +14,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from psycopg.abc import Buffer
-from psycopg.adapt import Loader
+from psycopg.adapt import Dumper, Loader
 from psycopg.errors import DataError
 from psycopg.pq import Format
 from sqlalchemy import Table, TextClause, text
@@ -65,6 +66,27 @@ def _cell(value: Any) -> str:  # noqa: ANN401 - a column's value, or a record
     return f'"{value.isoformat()}"' if isinstance(value, datetime) else encode(value)
 
 
+_FLOAT8, _FLOAT8_ARRAY = 701, 1022
+# Each element is its length (8; a NULL is not stored) and its value.
+_CELL = np.dtype([("size", ">i4"), ("value", ">f8")])
+
+
+class RowsDumper(Dumper):
+    """Writes a two-dimensional array of doubles as `RowsLoader` reads it."""
+
+    format = Format.BINARY
+    oid = _FLOAT8_ARRAY
+
+    def dump(self, obj: npt.NDArray[np.float64]) -> bytes:
+        """Return PostgreSQL's binary form: dimensions, no nulls, the type, both lengths counted from 1; then cells."""
+        if not obj.size:
+            return struct.pack(">iii", 0, 0, _FLOAT8)
+        height, width = obj.shape
+        cells = np.empty(obj.size, _CELL)
+        cells["size"], cells["value"] = 8, obj.ravel()
+        return struct.pack(">iiiiiii", 2, 0, _FLOAT8, height, 1, width, 1) + cells.tobytes()
+
+
 class RowsLoader(Loader):
     """Reads a two-dimensional array of doubles into `core.rows`, as it lies in the answer."""
 
@@ -78,6 +100,5 @@ class RowsLoader(Loader):
         if dimensions != 2:
             raise DataError(f"quantiles of {dimensions} dimensions")
         (width,) = struct.unpack_from(">i", data, 20)
-        # Each element is its length (8; a NULL is not stored) and its value.
-        cells = np.frombuffer(data, [("size", ">i4"), ("value", ">f8")], offset=28)
+        cells = np.frombuffer(data, _CELL, offset=28)
         return in_rows(array("d", cells["value"].astype(np.float64).tobytes()), width)

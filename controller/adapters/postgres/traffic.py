@@ -79,12 +79,12 @@ _UPSERT = text("""
         IS DISTINCT FROM (excluded.demand_count, excluded.served_count, excluded.rejected_count,
             excluded.source, excluded.coverage)
 """)
-_ROLL_UP = text("""
-    SELECT date_bin(:step, minute_at, :epoch) AS at, sum(demand_count) AS requests, sum(coverage) AS covered
+_ROLL_UP: LiteralString = """
+    SELECT date_bin(%s, minute_at, %s) AS at, sum(demand_count) AS requests, sum(coverage) AS covered
     FROM traffic_samples
-    WHERE workload = :workload AND minute_at >= :start_at AND minute_at < :end_at
+    WHERE workload = %s AND minute_at >= %s AND minute_at < %s
     GROUP BY at
-""")
+"""
 _SPAN = text(
     "SELECT min(minute_at) AS first_at, max(minute_at) AS last_at FROM traffic_samples WHERE workload = :workload"
 )
@@ -177,17 +177,12 @@ class PostgresTrafficStore:
         grid = step_grid(start_at, end_at, step)
         if not grid:
             return []
-        rows = await self._session.execute(
-            _ROLL_UP,
-            {
-                "step": step,
-                "epoch": EPOCH,
-                "workload": workload,
-                "start_at": grid[0],
-                "end_at": grid[-1] + step,
-            },
-        )
-        return mean_qps(grid, step, {row.at: (row.requests, row.covered) for row in rows})
+        with self._session.limited():
+            # Thousands of rows: in binary, and not through SQLAlchemy, they cost a quarter.
+            async with self._session.driver.cursor(binary=True) as cursor:
+                await cursor.execute(_ROLL_UP, (step, EPOCH, workload, grid[0], grid[-1] + step))
+                sums = {at: (requests, covered) for at, requests, covered in await cursor.fetchall()}
+        return mean_qps(grid, step, sums)
 
     async def span(self, workload: str) -> tuple[datetime, datetime] | None:
         """First and last stored minute, or None."""

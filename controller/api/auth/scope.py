@@ -282,6 +282,11 @@ class _Forecasts:
     async def as_of(self, workload: str, at: datetime) -> tuple[ForecastRun, ForecastBand] | None:
         return await self._inner.as_of(workload, at) if await self._sight.sees(workload) else None
 
+    async def bands_as_of(
+        self, workload: str, moments: Sequence[datetime]
+    ) -> Mapping[datetime, ForecastBand]:
+        return await self._inner.bands_as_of(workload, moments) if await self._sight.sees(workload) else {}
+
     async def newest(self, workloads: Sequence[str]) -> Mapping[str, str]:
         return await self._inner.newest([name for name in workloads if await self._sight.sees(name)])
 
@@ -429,6 +434,9 @@ class _Warmups:
         self, workloads: Sequence[str], limit: int = 50
     ) -> Mapping[str, Sequence[LeadSample]]:
         return await self._inner.recent_of([w for w in workloads if await self._sight.sees(w)], limit)
+
+    async def known(self, starts: Collection[tuple[str, str]]) -> Collection[tuple[str, str]]:
+        return await self._inner.known([start for start in starts if await self._sight.sees(start[0])])
 
     async def recent(self, workload: str, limit: int = 50) -> Sequence[LeadSample]:
         return await self._inner.recent(workload, limit) if await self._sight.sees(workload) else ()

@@ -565,6 +565,10 @@ async def test_as_of_answers_what_was_known_then(store: Store) -> None:
         assert forecast(0) == await unit.forecasts.as_of("recommender", MIDNIGHT)
         assert forecast(0) == await unit.forecasts.as_of("recommender", MIDNIGHT + 59 * MINUTE)
         assert forecast(1) == await unit.forecasts.as_of("recommender", MIDNIGHT + HOUR)
+        early, late, before = MIDNIGHT + 59 * MINUTE, MIDNIGHT + HOUR, MIDNIGHT - MINUTE
+        found = await unit.forecasts.bands_as_of("recommender", [early, before, late, MIDNIGHT])
+        assert {MIDNIGHT: forecast(0)[1], early: forecast(0)[1], late: forecast(1)[1]} == found
+        assert {} == await unit.forecasts.bands_as_of("recommender", [before])
 
 
 async def test_a_forecast_is_immutable_and_may_have_no_quantiles(store: Store) -> None:
@@ -765,9 +769,11 @@ async def test_lead_times_are_newest_first_one_per_replica(store: Store) -> None
         await unit.warmups.append_all(
             [("v", "r", MIDNIGHT, sample(5.0)), ("w", "r3", MIDNIGHT + 2 * HOUR, sample(7.0))]
         )
-        assert {"v": [sample(5.0)], "w": [sample(7.0), sample(9.0)]} == await unit.warmups.recent_of(
-            ["w", "v", "absent"], limit=2
-        )
+        recent = await unit.warmups.recent_of(["w", "v", "absent"], limit=2)
+        assert {"v": [sample(5.0)], "w": [sample(7.0), sample(9.0)]} == {w: [*s] for w, s in recent.items()}
+        asked = [("w", "r3"), ("w", "r9"), ("v", "r"), ("absent", "r")]
+        assert {("w", "r3"), ("v", "r")} == set(await unit.warmups.known(asked))
+        assert not await unit.warmups.known([])
 
 
 async def test_a_response_is_remembered_once(store: Store) -> None:

@@ -7,10 +7,11 @@ from itertools import pairwise
 
 import pytest
 
+from controller.core.leadtime import LeadSample
 from controller.core.resources import EventState, TrafficEvent, TrafficSample
-from controller.core.types import ContractState, Decision, Workload
+from controller.core.types import ContractState, Decision, Replica, Stage, Workload
 from controller.loop.observe import BATCH_MAX
-from controller.ports import ReplicaCounts, StaleFenceError
+from controller.ports import PoolView, ReplicaCounts, StaleFenceError
 from tests.unit.loop.conftest import START, Fleet, Process
 
 Make = Callable[[str], Process]
@@ -127,6 +128,26 @@ async def test_an_order_that_did_not_arrive_is_made_again(
     await leader.turn()
 
     assert fleet.actuator.scaled[-1] == (NAME, 2)
+
+
+async def test_a_new_leader_measures_only_starts_that_nobody_has_measured(
+    fleet: Fleet, process: Make, recommender: Workload
+) -> None:
+    def view(count: int, load_s: float) -> dict[str, PoolView]:
+        stages = {"load": load_s}
+        replicas = [Replica(f"r{n}", Stage.VERIFIED, START, START, stage_s=stages) for n in range(count)]
+        return {NAME: PoolView(count, tuple(replicas))}
+
+    first, second = process("a"), process("b")
+    await first.control._measure(view(2, 30.0), START)
+    kept = dict(fleet.store.tables.warmups)
+
+    await second.control._measure(view(3, 40.0), START + timedelta(hours=1))
+
+    stored = fleet.store.tables.warmups
+    assert [(NAME, "r0"), (NAME, "r1")] == list(kept)
+    assert {**kept, (NAME, "r2"): (START + timedelta(hours=1), LeadSample({"load": 40.0}, 3))} == stored
+    assert 3 == second.control._lead[NAME].sample_count
 
 
 async def test_an_event_registered_before_a_crash_is_prewarmed_in_time_by_the_next_leader(
