@@ -128,7 +128,10 @@ def _status(
 async def abort(context: Context, error: Exception) -> None:
     """End the call with the status of ``error``; does not return."""
     status = rpc_status.to_status(status_of(error))
-    await context.abort(status.code, status.details, status.trailing_metadata or ())
+    try:
+        await context.abort(status.code, status.details, status.trailing_metadata or ())
+    except grpc.aio.InternalError:  # the caller is gone, so that nobody hears it; once is enough all the same
+        raise grpc.aio.AbortError from None
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):

@@ -211,13 +211,12 @@ class Basis:
         name = workload.name
         trust, band = await _trust(uow, forecaster, name, plain, now), plain
         try:
-            async with asyncio.timeout_at(self._refit_until_s):
-                if occurrence.start_at < now + plain.step * len(plain.qps):
-                    band = await _refit(
-                        uow, forecaster, workload, plain, [*others, occurrence], settings, now
-                    )
-                if occurrence.id in plain.event_ids:  # a registered event: what would run without it?
-                    plain = await _refit(uow, forecaster, workload, plain, others, settings, now)
+            until_s = self._refit_until_s
+            if occurrence.start_at < now + plain.step * len(plain.qps):
+                known = [*others, occurrence]
+                band = await _refit(uow, forecaster, workload, plain, known, settings, now, until_s)
+            if occurrence.id in plain.event_ids:  # a registered event: what would run without it?
+                plain = await _refit(uow, forecaster, workload, plain, others, settings, now, until_s)
         except TimeoutError:
             log.info("event %s on %s is sized by the stored forecast", self.event.id, name)
         return band, plain, trust
@@ -258,8 +257,14 @@ async def _refit(
     events: Sequence[Event],
     settings: PreviewSettings,
     now: datetime,
+    until_s: float | None,
 ) -> ForecastBand:
-    """Forecast again with the event among the known ones, as the loop will at its next refit."""
+    """Forecast again with the event among the known ones, as the loop will at its next refit.
+
+    Raise TimeoutError after ``until_s``. Only the fit is cut short: a statement that is, takes its transaction with it.
+    """
+    if until_s is not None and asyncio.get_running_loop().time() >= until_s:
+        raise TimeoutError
     name, history_start = workload.name, now - settings.history
     past = await schedule(uow, history_start, now)
     known = {event.id: event for event in (*past.get(name, ()), *events)}
@@ -267,16 +272,18 @@ async def _refit(
     if span is None:
         return plain
     history = await uow.traffic.read(name, max(span[0], history_start), now, step=plain.step)
-    made = await forecaster.refit(
-        history,
-        step=plain.step,
-        horizon_steps=len(plain.qps),
-        events=sorted(known.values(), key=lambda e: (e.start_at, e.id)),
-        now=now,
-        # By the model in charge, as the loop does.
-        standing=await uow.accuracy.standing(name) or Standing(name),
-        time_zone=workload.time_zone,
-    )
+    # By the model in charge, as the loop does.
+    standing = await uow.accuracy.standing(name) or Standing(name)
+    async with asyncio.timeout_at(until_s):
+        made = await forecaster.refit(
+            history,
+            step=plain.step,
+            horizon_steps=len(plain.qps),
+            events=sorted(known.values(), key=lambda e: (e.start_at, e.id)),
+            now=now,
+            standing=standing,
+            time_zone=workload.time_zone,
+        )
     return made.band if made.band.qps else plain
 
 

@@ -24,7 +24,7 @@ from controller.core.types import (
     QuotaPool,
     Workload,
 )
-from controller.ports import Refit
+from controller.ports import Refit, TrafficStore
 from controller.usecases.caller import Caller, enter
 from controller.usecases.preview_event import Basis, PreviewSettings, event_warnings, preview_event
 
@@ -312,3 +312,28 @@ async def test_a_forecast_that_takes_too_long_leaves_the_stored_one(store: FakeS
         found = await told(store, an_event(), now=BEFORE, forecaster=SlowForecaster(), refit_until_s=at_once)
 
     assert [] == found
+
+
+async def test_no_read_is_cut_short_by_the_time_for_refits(
+    store: FakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A statement that is cancelled takes its transaction with it, and the event that is being registered in it."""
+    await with_history(store)
+    loop, ended, passed = asyncio.get_running_loop(), list[str](), asyncio.Event()
+    until_s = loop.time() + 0.02
+    loop.call_at(until_s, passed.set)
+
+    async def span(self: TrafficStore, workload: str) -> tuple[datetime, datetime] | None:
+        await passed.wait()
+        await asyncio.sleep(0)  # here a timeout around it would strike
+        ended.append(workload)
+        return await read(self, workload)
+
+    async with store.unit_of_work() as uow:
+        read = type(uow.traffic).span
+        monkeypatch.setattr(type(uow.traffic), "span", span)
+
+    async with asyncio.timeout(30):
+        found = await told(store, an_event(), now=BEFORE, forecaster=SlowForecaster(), refit_until_s=until_s)
+
+    assert ([], ["rec"]) == (found, ended)
