@@ -180,7 +180,13 @@ def _through_ray(
     while waiting or running:
         while waiting and len(running) < count:
             k = waiting.pop()
-            running[task.remote(jobs[k])] = k
+            try:
+                running[task.remote(jobs[k])] = k
+            except Exception as error:  # noqa: BLE001 - whatever keeps a job from travelling is this job's alone
+                reason = f"It cannot be sent to a process: {type(error).__name__}: {error}"
+                yield k, Outcome(jobs[k].name, None, reason)
+        if not running:
+            continue
         finished, late = ray.wait(list(running), num_returns=1, timeout=deadline_s)
         if not finished:
             for reference in late:

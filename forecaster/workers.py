@@ -78,9 +78,12 @@ class Workers:
         """Run a task in a process and wait for its result; from any thread, `count` of them at once.
 
         Raises:
-            TaskError: It raised, outlasted its deadline, or its processes died.
+            TaskError: It raised, outlasted its deadline, its processes died, or it cannot be sent to one.
         """
-        task = pickle.dumps((function, arguments), pickle.HIGHEST_PROTOCOL)
+        try:
+            task = pickle.dumps((function, arguments), pickle.HIGHEST_PROTOCOL)
+        except Exception as error:
+            raise TaskError(f"It cannot be sent to a process: {type(error).__name__}: {error}") from error
         seat = self._free.get()
         try:
             return cast("Result", seat.run(task))
@@ -155,7 +158,10 @@ class _Seat:
         link.sendall(pickle.dumps(task, pickle.HIGHEST_PROTOCOL))
         with link.makefile("rb") as answers:
             answer: bytes = pickle.load(answers)  # noqa: S301 - from our own child, over a private socket
-        done, value = pickle.loads(answer)  # noqa: S301 - as above
+        try:
+            done, value = pickle.loads(answer)  # noqa: S301 - as above
+        except Exception as error:
+            raise TaskError(f"Its result cannot be read: {type(error).__name__}: {error}") from error
         return bool(done), value
 
     def close(self) -> None:
@@ -201,7 +207,10 @@ def serve(descriptor: int, parent: int) -> None:
     # Before it says that it is ready: what loading takes is no task's time.
     from forecaster import explanation, nearcast  # noqa: F401, PLC0415
 
-    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
+    # Where less is allowed already, more cannot be asked for.
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    most = MEMORY_BYTES_MAX if hard == resource.RLIM_INFINITY else min(hard, MEMORY_BYTES_MAX)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     with socket.socket(fileno=descriptor) as link, link.makefile("rwb") as stream:
         link.sendall(READY)
@@ -224,7 +233,7 @@ def _answer(task: bytes) -> bytes:
         # What is left of it is no place for the next task.
         signal.raise_signal(signal.SIGKILL)
         raise
-    except Exception as error:  # noqa: BLE001 - whatever a task raises is told to whoever asked
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a task raises is told to whoever asked
         answer = False, (f"{type(error).__name__}: {error}", traceback.format_exc())
         return pickle.dumps(answer, pickle.HIGHEST_PROTOCOL)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from controller.cli.common import (
@@ -147,7 +148,7 @@ def _backtest_fleet(paths: Sequence[Path], ahead: timedelta, folds: int, *, as_j
         shown = table("file", *right, right=right[1:])
         for k in sorted(found):
             for one in found[k][0]:
-                shown.add_row(paths[k].name, *_cells(one))
+                shown.add_row(escape(paths[k].name), *_cells(one))
         out().print(shown)
     failures = [found[k][1] for k in sorted(found) if found[k][1]]
     for reason in failures:

@@ -1,6 +1,7 @@
 """A fleet is refit in processes or on Ray by the same task; one bad series never stops the rest."""
 
 import signal
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
@@ -49,17 +50,19 @@ def check(outcomes: tuple[Outcome, ...], all_jobs: list[Job], *bad: int) -> None
 
 
 def test_a_pool_keeps_order_survives_bad_series_and_reports_progress() -> None:
-    """One is refused, one kills whoever takes it, one never ends."""
+    """One is refused, one kills whoever takes it, one never ends, one cannot be sent."""
     all_jobs = with_a_bad_one(20, 9)
     all_jobs[3] = replace(all_jobs[3], history=cast("pd.Series", Does(signal.raise_signal, signal.SIGKILL)))
     all_jobs[14] = replace(all_jobs[14], history=cast("pd.Series", Does(signal.pause)))
+    all_jobs[16] = replace(all_jobs[16], history=cast("pd.Series", Does(iter, threading.Lock())))
     seen: list[tuple[int, int]] = []
 
     outcomes = refit(
         all_jobs, workers=2, deadline_s=20.0, progress=lambda done, total: seen.append((done, total))
     )
 
-    check(outcomes, all_jobs, 3, 9, 14)
+    check(outcomes, all_jobs, 3, 9, 14, 16)
+    assert "cannot be sent to a process: TypeError" in outcomes[16].reason
     assert "process died 2 times" in outcomes[3].reason
     assert "negative demand" in outcomes[9].reason
     assert "longer than 20 s" in outcomes[14].reason
@@ -87,13 +90,15 @@ def test_ray_runs_the_same_task() -> None:
 
     all_jobs = with_a_bad_one(20, 9)
     all_jobs[19] = replace(all_jobs[19], history=cast("pd.Series", Does(signal.pause)))
+    all_jobs[16] = replace(all_jobs[16], history=cast("pd.Series", Does(iter, threading.Lock())))
     seen: list[tuple[int, int]] = []
 
     outcomes = refit_on_ray(
         all_jobs, workers=2, deadline_s=30.0, progress=lambda done, total: seen.append((done, total))
     )
 
-    check(outcomes, all_jobs, 9, 19)
+    check(outcomes, all_jobs, 9, 16, 19)
+    assert "cannot be sent to a process: TypeError" in outcomes[16].reason
     assert "negative demand" in outcomes[9].reason
     assert "longer than 30 s" in outcomes[19].reason
     assert (20, 20) == seen[-1]

@@ -15,6 +15,13 @@ import pytest
 from forecaster.workers import NICENESS, TaskError, Workers, worker_count
 
 
+class Unreadable:
+    """Can be written in a process, and not be read where it arrives."""
+
+    def __reduce__(self) -> tuple[type[int], tuple[str]]:
+        return int, ("no number",)
+
+
 @pytest.fixture
 def workers() -> Generator[Workers]:
     with Workers(2) as pool:
@@ -42,6 +49,37 @@ def test_what_a_task_raises_is_told_with_its_place(workers: Workers) -> None:
         workers.call(math.sqrt, -1.0)
 
     assert "Traceback" in raised.value.__notes__[0]
+
+
+def test_what_cannot_travel_is_an_error_of_its_task_alone(workers: Workers) -> None:
+    for function, arguments, reason in (
+        (len, (iter, lambda: 0), "cannot be sent to a process"),
+        (threading.Lock, (), "TypeError: cannot pickle"),
+        (Unreadable, (), "result cannot be read: ValueError"),
+        (sys.exit, (3,), "SystemExit: 3"),
+    ):
+        with pytest.raises(TaskError, match=reason):
+            workers.call(function, *arguments)
+
+    pids = workers.pids()
+    assert 120 == workers.call(math.factorial, 5)
+    assert (1, pids) == (len(pids), workers.pids())
+
+
+def test_a_lower_bound_of_memory_that_is_set_already_is_kept() -> None:
+    code = """
+import resource
+from forecaster.workers import MEMORY_BYTES_MAX, Workers
+lower = MEMORY_BYTES_MAX - (256 << 20)
+resource.setrlimit(resource.RLIMIT_DATA, (lower, lower))
+with Workers(1) as workers:
+    assert (lower, lower) == workers.call(resource.getrlimit, resource.RLIMIT_DATA)
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (0, "") == (done.returncode, done.stderr)
 
 
 def test_a_process_that_was_killed_is_replaced(workers: Workers) -> None:

@@ -75,3 +75,21 @@ def test_a_folder_is_judged_in_processes_and_a_bad_file_is_named(
 def test_an_empty_folder_says_what_it_should_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert 2 == run_command(["backtest", str(tmp_path)])
     assert "holds no file that ends in .csv" in capsys.readouterr().err
+
+
+def test_a_file_is_called_by_its_name_whatever_is_in_it(
+    history: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["[red]a.csv", "ein fäll.csv"]
+    for name in names:
+        (history.parent / name).write_text(history.read_text())
+    history.unlink()
+    monkeypatch.setattr(
+        "forecaster.fleet.through_workers",
+        lambda task, items, **_: ((k, task(i)) for k, i in enumerate(items)),
+    )
+
+    assert 0 == run_command(["backtest", str(history.parent), "--folds", "1", "--horizon", "1h"])
+
+    text = capsys.readouterr().out
+    assert all(name in text for name in names)
