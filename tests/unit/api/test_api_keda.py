@@ -11,10 +11,11 @@ import pytest
 from forecrest.keda import externalscaler_pb2, externalscaler_pb2_grpc
 from forecrest.v1 import workload_pb2, workload_service_pb2
 
-from controller.adapters.fakes import FakeActuator, FakeSignalCache, FakeStore
-from controller.api.server import RunningServer
+from controller.adapters.fakes import FakeActuator, FakeLeaseStore, FakeSignalCache, FakeStore
+from controller.api.server import ApiDependencies, RunningServer, serve
 from controller.client import Client, explain
 from controller.core.types import Decision, Mode
+from controller.ports import LEADER_LEASE
 from controller.usecases.topics import CHANGES
 from tests.unit.api.conftest import NOW, SetClock, a_decision
 
@@ -111,6 +112,26 @@ async def test_specs_need_no_database(keda: KedaClient, store: FakeStore, signal
     store.available = signals.available = False
 
     assert await keda.targets({**REC, "workload": "never-seen"}) == {"forecrest-never-seen": 1000}
+
+
+async def test_every_server_answers_while_nobody_leads(store: FakeStore, clock: SetClock) -> None:
+    # Without a spec KEDA has no metric, and then its own fallback never counts the failures.
+    leases = FakeLeaseStore(clock)
+    led = FakeStore(leases)
+    led.tables = store.tables
+    lease = await leases.acquire(LEADER_LEASE, "gone", timedelta(seconds=10))
+    assert lease is not None
+    decide(led, 24)
+    await leases.release(lease)
+    clock.at = NOW + timedelta(minutes=14)
+
+    deps = ApiDependencies(led, FakeSignalCache(clock), clock)
+    for server in [await serve(deps, "127.0.0.1:0") for _ in range(2)]:
+        async with grpc.aio.insecure_channel(server.target) as channel:
+            asked = KedaClient(externalscaler_pb2_grpc.ExternalScalerStub(channel))
+            assert await asked.targets(REC) == {"forecrest-rec": 1000}
+            assert await asked.poll(REC, "forecrest-rec") == ([24_000], True)
+        await server.stop(grace_s=0)
 
 
 async def test_an_outage_is_bridged_by_the_last_decision_until_it_is_too_old(
