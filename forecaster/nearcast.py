@@ -15,7 +15,8 @@ works from an hour of history on and says None before. Refuses: shapes and level
 Called by: the controller's minute cycle and the simulator.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
@@ -23,9 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.signal import lfilter
 
-from forecaster.quantile_regression import Ints, Lines, fit_lines
+from forecaster.quantile_regression import SPREAD_MIN, Ints, Lines, fit_lines
 from forecaster.rises import usual_rises
 from forecaster.types import Floats, ForecastInputError
+
+# What is kept of a calibration may be in single precision; what is computed never is.
+Kept = Floats | NDArray[np.float32]
 
 DAY_S: Final = 86_400
 SAMPLES_MIN: Final = 60
@@ -63,6 +67,8 @@ STALE_S: Final = 1800
 HALF_DAYS: Final = 0.5
 # Features beyond these logarithms are outliers.
 FEATURE_MAX: Final = 4.0
+# Of the fitted lines.
+FEATURES: Final = 16
 # In the fitted lines, samples of other times of day count this share.
 LINES_ELSEWHEN_SHARE: Final = 0.3
 LINES_SAMPLES_MAX: Final = 6000
@@ -117,6 +123,9 @@ LOG, ROOT = range(2)
 # A record of two weeks says nothing of one minute in ten thousand. Beyond this level its tail goes on as an
 # exponential one with the mean excess of its last fiftieth, so that whoever wants more safety can have it.
 RECORD_LEVEL: Final = 0.9998
+_KEPT_ENVELOPES: Final = np.arange(WEEK)[:, None]
+# Workloads renewed at once.
+BLOCK: Final = 128
 EXCESS_LEVEL: Final = 0.98
 
 
@@ -211,32 +220,34 @@ class Nearcast:
     Attributes:
         step_s: Width of a bucket.
         lead_steps: Buckets from an order until it is warm.
+        valid_steps: How many steps after the history it serves.
         levels: Ascending quantile levels, `[Q]`.
         unit: Usual demand, the scale of everything below.
         shift: `[E, Q]` distance of the highest demand above each expert's base, in its scale and spread; NaN without a
             record.
-        cap: `[E, Q]` distance that no expert goes beyond, in its scale; infinite for all but the timed ones.
+        cap: `[2, K, Q]` distance that the timed experts do not go beyond, by scale.
         weight: `[E, Q]` share of each expert in the mix.
-        envelopes: `[6, M]` demand at the same time on earlier days, for the coming `M` steps.
-        timed: `[2, S, M]` spread of the timed experts by scale and share of the overall mean, likewise.
-        lines: The fitted expert in each scale; None without enough of a record.
+        changes: `[C]` where, of the envelopes HIGHEST to WEEK for the coming steps one after the other, another value
+            begins: highest demands of a quarter of an hour stay the same for minutes.
+        envelopes: `[C]` these values.
+        rises: `[2, M]` how far demand usually rises in each scale at the coming steps.
+        mean_rise: `[2]` at all times.
+        lines: `[2, 2, F + 1]` the fitted expert in each scale, as `Lines.new` has it; NaN without enough of a record.
     """
 
     step_s: int
     lead_steps: int
+    valid_steps: int
     levels: tuple[float, ...]
     unit: float
-    shift: Floats
-    cap: Floats
-    weight: Floats
-    envelopes: Floats
-    timed: Floats
-    lines: tuple[Lines | None, ...]
-
-    @property
-    def valid_steps(self) -> int:
-        """How many steps after the history the envelopes reach."""
-        return int(self.envelopes.shape[1])
+    shift: Kept
+    cap: Kept
+    weight: Kept
+    changes: NDArray[np.uint16] | Ints
+    envelopes: Kept
+    rises: Kept
+    mean_rise: Floats
+    lines: Floats
 
     def quantiles(self, age_steps: int, newest: Newest) -> Floats:
         """Return `[Q]`: quantiles of the highest demand from now until an order of now is warm.
@@ -245,9 +256,8 @@ class Nearcast:
             age_steps: Steps since the end of the calibration's history.
             newest: What is known now.
         """
-        place = min(max(age_steps, 0), self.valid_steps - 1)
         known = np.array([[newest.last], [newest.short], [newest.long], [newest.high], [newest.expected]])
-        return np.asarray(self._say(known, slice(place, place + 1))[0])
+        return np.asarray(quantiles([self], np.array([age_steps]), known)[0])
 
     def rows(self, newest: Floats) -> Floats:
         """Return `[T, Q]` for the first T steps after the history at once; for replays.
@@ -255,15 +265,95 @@ class Nearcast:
         Args:
             newest: `[5, T]` what was known at each step: last, short and long mean, high, expected.
         """
-        return self._say(newest, slice(newest.shape[1]))
+        steps = np.arange(newest.shape[1])
+        timed = _timed(self.rises[:, steps], self.mean_rise[:, None])
+        bases = _experts(
+            newest, _with_bare(self.envelopes_at(steps[None])), timed, self.unit, _new(self.lines[..., None])
+        )
+        return _say(bases, self.unit, self.shift[:, None], self.cap[:, :, None], self.weight[:, None])
 
-    def _say(self, newest: Floats, steps: slice) -> Floats:
-        both = _experts(newest, self.envelopes[:, steps], self.timed[:, :, steps], self.unit, self.lines)
-        rows = [row for bases in both for row in bases.rows()]
-        base = np.stack([base for base, _ in rows])[:, :, None]
-        spread = np.stack([np.ones_like(base) if own is None else own for base, own in rows])[:, :, None]
-        said = base + np.minimum(self.shift[:, None] * spread, self.cap[:, None])
-        return _mix(said, self.weight, self.unit)
+    def envelopes_at(self, steps: Ints) -> Floats:
+        """Return `[5, T]` demand at the same time on earlier days, as HIGHEST to WEEK say, from `[1, T]` coming steps."""
+        places = self.changes.searchsorted(_KEPT_ENVELOPES * self.valid_steps + steps, side="right")
+        return np.asarray(self.envelopes[places - 1], dtype=np.float64)
+
+    def small(self) -> "Nearcast":
+        """Return it in half the memory, in single precision: what it says changes by less than a millionth."""
+        shift, cap, weight, envelopes, rises = (
+            each.astype(np.float32)
+            for each in (self.shift, self.cap, self.weight, self.envelopes, self.rises)
+        )
+        return replace(self, shift=shift, cap=cap, weight=weight, envelopes=envelopes, rises=rises)
+
+
+def quantiles(casts: Sequence[Nearcast], age_steps: Ints, newest: Floats) -> Floats:
+    """Return `[W, Q]`: what each of many calibrations of the same levels says now, as `Nearcast.quantiles` does alone.
+
+    Args:
+        casts: One for each workload; at least one.
+        age_steps: `[W]` steps since the end of its history; beyond those that it serves, the last of them.
+        newest: `[5, W]` what is known of its workload: last, short and long mean, high, expected.
+
+    Raises:
+        ForecastInputError: They are not of the same levels.
+    """
+    if any(cast.levels != casts[0].levels for cast in casts):
+        raise ForecastInputError("casts", "must have the same levels.")
+    # As many as stay in a core's own cache.
+    blocks = (slice(first, first + BLOCK) for first in range(0, len(casts), BLOCK))
+    return np.concatenate([_together(casts[block], age_steps[block], newest[:, block]) for block in blocks])
+
+
+def _together(casts: Sequence[Nearcast], age_steps: Ints, newest: Floats) -> Floats:
+    last = np.array([cast.valid_steps - 1 for cast in casts])
+    placed = list(zip(casts, np.clip(age_steps, 0, last)[:, None, None], strict=True))
+    unit = np.array([cast.unit for cast in casts])
+    envelopes = _with_bare(np.hstack([cast.envelopes_at(step) for cast, step in placed]))
+    rises = np.hstack([cast.rises[:, step[0]] for cast, step in placed], dtype=np.float64)
+    timed = _timed(rises, _stacked([cast.mean_rise for cast in casts], axis=1))
+    lines = _new(_stacked([cast.lines for cast in casts], axis=3))
+    shift = _stacked([cast.shift for cast in casts], axis=1)
+    cap = _stacked([cast.cap for cast in casts], axis=2)
+    weight = _stacked([cast.weight for cast in casts], axis=1)
+    return _say(_experts(newest, envelopes, timed, unit, lines), unit, shift, cap, weight)
+
+
+def _stacked(kept: Sequence[Kept], axis: int) -> Floats:
+    return np.stack(kept, axis=axis, dtype=np.float64)
+
+
+def _with_bare(envelopes: Floats) -> Floats:
+    return np.vstack((np.zeros((1, envelopes.shape[1])), envelopes))
+
+
+def _timed(rises: Kept, mean: Floats) -> Floats:
+    """Return `[2, S, T]` spread of the timed experts by scale and share of the overall mean, from rises `[2, T]`."""
+    return np.stack([rises + share * mean + RISE_MIN for share in OVERALL_SHARES], axis=1, dtype=np.float64)
+
+
+def _new(lines: Floats) -> Callable[[int, Floats], tuple[Floats, Floats]]:
+    """Return what lines `[2, 2, F + 1, T or 1]` say of something new, by scale and features `[F, T]`."""
+
+    def say(scale: int, features: Floats) -> tuple[Floats, Floats]:
+        usual, high = (lines[scale, :, :-1] * features).sum(axis=1) + lines[scale, :, -1]
+        return usual, np.maximum(high - usual, SPREAD_MIN)
+
+    return say
+
+
+def _say(bases: tuple["_Bases", ...], unit: float | Floats, shift: Kept, cap: Kept, weight: Kept) -> Floats:
+    """Return `[T, Q]` from `shift` and `weight` `[E, T or 1, Q]` and `cap` `[2, K, T or 1, Q]`."""
+    count = len(shift) // 2
+    said: list[Floats] = []
+    for scale, each in enumerate(bases):
+        far = shift[scale * count : (scale + 1) * count]
+        plain = each.plain[:, :, None] + far[: TIMED.start]
+        spread = np.repeat(each.widths, len(TIMED_PLACES), axis=0)[:, :, None]
+        timed = np.minimum(far[TIMED.start : TIMED.stop] * spread, cap[scale])
+        timed += np.concatenate([each.plain[list(TIMED_PLACES)]] * len(each.widths))[:, :, None]
+        fitted = each.fitted[:, None] + far[-1] * each.spread[:, None]
+        said += [plain, timed, fitted[None]]
+    return _mix(np.concatenate(said), weight, np.asarray(unit)[..., None])
 
 
 def calibrate(
@@ -313,13 +403,28 @@ def calibrate(
     newest = recent(known, step_s)
     newest = np.vstack((newest if within else _before(newest), said))
     highest = _ahead_max(known, lead_steps)
-    timed = _timed_spreads(newest, highest, unit, day, valid_steps, step_s)
-    record = _Record(newest, envelopes[:, :keep], timed[:, :, :keep], highest, _age_days(keep, day), unit)
+    rises, mean_rise = _rises(newest, highest, unit, day, valid_steps, step_s)
+    timed = _timed(rises[:, :keep], mean_rise[:, None])
+    record = _Record(newest, envelopes[:, :keep], timed, highest, _age_days(keep, day), unit)
     lines = _fit_lines(record)
     shift, cap, weight = _fit(record, lines, np.asarray(levels), lead_steps)
-    # Copies: slices would keep the whole record.
-    coming, soon = envelopes[:, keep:].copy(), timed[:, :, keep:].copy()
-    return Nearcast(step_s, lead_steps, levels, unit, shift, cap, weight, coming, soon, lines)
+    coming = envelopes[HIGHEST:, keep:].ravel()
+    changes = np.flatnonzero(np.diff(coming, prepend=np.nan) != 0)  # the first one too: NaN is not zero
+    return Nearcast(
+        step_s=step_s,
+        lead_steps=lead_steps,
+        valid_steps=valid_steps,
+        levels=levels,
+        unit=unit,
+        shift=shift,
+        cap=cap,
+        weight=weight,
+        changes=changes.astype(np.uint16) if len(coming) < 2**16 else changes,
+        envelopes=coming[changes],
+        rises=rises[:, keep:].copy(),  # a slice would keep the whole record
+        mean_rise=mean_rise,
+        lines=np.stack([line.new() if line else np.full((2, FEATURES + 1), np.nan) for line in lines]),
+    )
 
 
 def recent(demand: Floats, step_s: int) -> Floats:
@@ -351,19 +456,21 @@ def _decayed(demand: Floats, half_life_steps: float) -> Floats:
     return np.where(weight > 1e-9, total / np.maximum(weight, 1e-9), np.nan)
 
 
-def _to_scale(values: Floats, unit: float, scale: int) -> Floats:
+def _to_scale(values: Floats, unit: float | Floats, scale: int) -> Floats:
     return np.asarray(np.log(values) if scale == LOG else np.sqrt(values / unit))
 
 
-def _from_scale(values: Floats, unit: float, scale: int, out: Floats | None = None) -> Floats:
+def _from_scale(values: Floats, unit: float | Floats, scale: int, out: Floats | None = None) -> Floats:
     if scale == LOG:
         return np.exp(np.minimum(values, np.log(MOST * unit), out=out), out=out)
     rooted = np.maximum(values, 0.0, out=out)
     return np.multiply(np.multiply(rooted, rooted, out=out), unit, out=out)
 
 
-def _timed_spreads(newest: Floats, highest: Floats, unit: float, day: int, ahead: int, step_s: int) -> Floats:
-    """Return `[2, S, N + ahead]`: how far demand usually rises at that time of day, by scale and overall share."""
+def _rises(
+    newest: Floats, highest: Floats, unit: float, day: int, ahead: int, step_s: int
+) -> tuple[Floats, Floats]:
+    """Return `[2, N + ahead]`: how far demand usually rises at that time of day, by scale; and at all times, `[2]`."""
     floor = FLOOR_SHARE * unit
     peak = np.fmax(newest[0], newest[1])
     old = _age_days(len(highest), day) > HISTORY_DAYS
@@ -374,22 +481,20 @@ def _timed_spreads(newest: Floats, highest: Floats, unit: float, day: int, ahead
         ]
     )
     rises[:, old] = np.nan
-    usual, mean = usual_rises(rises, ahead, step_s=step_s, day=day)
-    return np.stack([usual + share * mean[:, None] + RISE_MIN for share in OVERALL_SHARES], axis=1)
+    return usual_rises(rises, ahead, step_s=step_s, day=day)
 
 
 def _experts(
     newest: Floats,
     envelopes: Floats,
     timed: Floats,
-    unit: float,
-    lines: tuple[Lines | None, ...],
-    half: Ints | None = None,
+    unit: float | Floats,
+    say: Callable[[int, Floats], tuple[Floats, Floats]],
 ) -> tuple[_Bases, ...]:
     """Return the experts in logarithms and in square roots.
 
-    From `newest` `[5, T]`, `envelopes` `[6, T]`, `timed` `[2, S, T]` at the steps. `half` is given for steps of the
-    record, each of which the fitted expert then judges without having seen it.
+    From `newest` `[5, T]`, `envelopes` `[6, T]`, `timed` `[2, S, T]` at the steps, or of as many workloads with a unit
+    each. `say` tells, by scale and features `[F, T]`, how far above the short mean the fitted expert lies, and its spread.
     """
     last, short, long, high, expected = newest
     floor = FLOOR_SHARE * unit
@@ -411,19 +516,15 @@ def _experts(
     alone = np.array([start == NOTHING for start, _, _ in EXPERTS])
     plain[alone] = np.where(plain[alone] > 0, plain[alone], np.nan)
     result: list[_Bases] = []
-    for scale, line in zip((LOG, ROOT), lines, strict=True):
-        if line is None:
-            fitted, spread = np.full_like(last, np.nan), np.ones_like(last)
-        else:
-            base, features = _features(newest, envelopes, timed, unit, scale)
-            above, spread = line.say(features, half)
-            fitted = base + above
-        result.append(_Bases(_to_scale(plain + floor, unit, scale), timed[scale], fitted, spread))
+    for scale in (LOG, ROOT):
+        base, features = _features(newest, envelopes, timed, unit, scale)
+        above, spread = say(scale, features)
+        result.append(_Bases(_to_scale(plain + floor, unit, scale), timed[scale], base + above, spread))
     return tuple(result)
 
 
 def _features(
-    newest: Floats, envelopes: Floats, timed: Floats, unit: float, scale: int
+    newest: Floats, envelopes: Floats, timed: Floats, unit: float | Floats, scale: int
 ) -> tuple[Floats, Floats]:
     """Return what the lines start from, the short mean in the scale `[T]`, and their features `[F, T]`.
 
@@ -468,12 +569,13 @@ def _fit_lines(record: _Record) -> tuple[Lines | None, Lines | None]:
     return fitted(LOG), fitted(ROOT)
 
 
-def _mix(said: Floats, weight: Floats, unit: float) -> Floats:
+def _mix(said: Floats, weight: Kept, unit: Floats) -> Floats:
     """Return `[T, Q]` from what experts say `[E, T, Q]`; those that say nothing now leave their share to the others."""
     rooted = said[len(said) // 2 :]  # what they say is mixed in logarithms, as the others'
-    rooted[:] = np.log(np.maximum(_from_scale(rooted, unit, ROOT), LEAST * unit))
+    _from_scale(rooted, unit, ROOT, out=rooted)
+    np.log(np.maximum(rooted, LEAST * unit, out=rooted), out=rooted)
     fine = np.isfinite(said)
-    share = np.where(fine, weight[:, None, :], 0.0)
+    share = np.where(fine, weight, 0.0)
     total = share.sum(axis=0)
     mixed = (share * np.where(fine, said, 0.0)).sum(axis=0) / np.where(total > 0, total, 1.0)
     best = np.fmax.reduce(said, axis=0)  # where no expert with a share speaks; NaN where none speaks at all
@@ -484,24 +586,33 @@ def _mix(said: Floats, weight: Floats, unit: float) -> Floats:
 def _fit(
     record: _Record, lines: tuple[Lines | None, ...], levels: Floats, lead: int
 ) -> tuple[Floats, Floats, Floats]:
-    """Return shift, cap and weight `[E, Q]` of the experts by the record."""
+    """Return shift `[E, Q]`, cap `[2, K, Q]` and weight `[E, Q]` of the experts by the record."""
     used = record.thinned(np.ones_like(record.age, dtype=np.bool_), FIT_SAMPLES_MAX)
     importance = _importance(used.highest, used.age, used.unit, ELSEWHEN_SHARE)
     judge = _Judge(used, levels)
-    unknown = np.full(len(levels), np.inf)
+    half = used.half
+
+    def seen(scale: int, features: Floats) -> tuple[Floats, Floats]:
+        line = lines[scale]
+        if line is None:
+            return np.full(features.shape[1], np.nan), np.ones(features.shape[1])
+        return line.say(features, half)
+
+    unknown = np.full(len(levels), np.nan)
     shifts: list[Floats] = []
     caps: list[Floats] = []
     losses: list[Floats] = []
-    both = _experts(used.newest, used.envelopes, used.timed, used.unit, lines, used.half)
+    both = _experts(used.newest, used.envelopes, used.timed, used.unit, seen)
     for scale, bases in zip((LOG, ROOT), both, strict=True):
         target = used.target(scale)
         records: dict[int, _Ordered] = {}
         for number, (base, spread) in enumerate(bases.rows()):
             fine = np.isfinite(base)
             if fine.sum() < min(SAMPLES_MIN, 0.5 * len(base)):
-                shifts.append(np.full(len(levels), np.nan))
-                caps.append(unknown)
-                losses.append(unknown)
+                shifts.append(unknown)
+                losses.append(np.full(len(levels), np.inf))
+                if number in TIMED:
+                    caps.append(unknown)
                 continue
             above, weight = target - base, importance
             if spread is not None:
@@ -513,11 +624,12 @@ def _fit(
             if number in TIMED:
                 alone = TIMED_PLACES[(number - TIMED.start) % len(TIMED_PLACES)]
                 cap = records[alone].at(1 - (1 - levels) / RARER_TIMES)
+                caps.append(cap)
             shifts.append(shift)
-            caps.append(unknown if cap is None else cap)
             losses.append(judge.loss(base, spread, shift, cap, scale))
     windows = float((np.isfinite(record.highest) & (record.age <= SCORE_DAYS)).sum()) / (lead + 1)
-    return np.stack(shifts), np.stack(caps), _weights(np.stack(losses), windows * (1 - levels))
+    cap = np.stack(caps).reshape(2, len(TIMED), len(levels))
+    return np.stack(shifts), cap, _weights(np.stack(losses), windows * (1 - levels))
 
 
 class _Judge:

@@ -43,22 +43,25 @@ class Lines:
     scale: Floats
     slopes: Floats
 
-    def say(self, features: Floats, unseen_by: Ints | None = None) -> tuple[Floats, Floats]:
-        """Return the usual value and the spread above it, `[N]` each.
+    def say(self, features: Floats, unseen_by: Ints) -> tuple[Floats, Floats]:
+        """Return the usual value and the spread above it, `[N]` each, of samples of the record.
 
         Args:
             features: `[F, N]`.
-            unseen_by: `[N]` 0 or 1, the half each sample of the record belongs to: it is judged by the lines
-                fitted on the other half. None: something new, judged by the mean of both.
+            unseen_by: `[N]` 0 or 1, the half each sample belongs to: it is judged by the lines fitted on the other.
         """
         slopes = self.slopes / self.scale
-        start = slopes @ self.centre
-        if unseen_by is None:
-            values = slopes.mean(axis=0) @ features - start.mean(axis=0)[:, None]
-        else:
-            first, second = slopes @ features - start[:, :, None]
-            values = np.where(unseen_by == 0, first, second)
-        return values[0], np.maximum(values[1] - values[0], SPREAD_MIN)
+        first, second = slopes @ features - (slopes @ self.centre)[:, :, None]
+        usual, high = np.where(unseen_by == 0, first, second)
+        return usual, np.maximum(high - usual, SPREAD_MIN)
+
+    def new(self) -> Floats:
+        """Return `[2, F + 1]` by level: slopes and intercept for something new, the means of both halves.
+
+        The spread is the high value less the usual one, at least `SPREAD_MIN`.
+        """
+        slopes = self.slopes.mean(axis=0) / self.scale
+        return np.column_stack((slopes, -slopes @ self.centre))
 
 
 def fit_lines(features: Floats, target: Floats, weight: Floats, half: Ints) -> Lines | None:

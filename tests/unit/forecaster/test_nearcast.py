@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from forecaster import ForecastInputError
-from forecaster.nearcast import Nearcast, Newest, calibrate, recent
+from forecaster.nearcast import Nearcast, Newest, calibrate, quantiles, recent
 from forecaster.types import Floats
 
 LEVELS = (0.9, 0.99, 0.999)
@@ -250,3 +250,67 @@ def test_a_calm_night_is_not_bounded_by_the_jumps_of_the_day() -> None:
 
     assert calm[-1] < 300
     assert soon[-1] > 500
+
+
+def _some(leads: tuple[int, ...] = (1, 5, 30)) -> tuple[list[Nearcast], Floats]:
+    """Calibrations of unlike workloads, one of them too young for fitted lines, and what is known of each."""
+    casts: list[Nearcast] = []
+    known: list[list[float]] = []
+    for seed, (days, size) in enumerate([(8.0, 1.0), (3.0, 1e-3), (0.1, 50.0), (2.0, 1e4)] * 2):
+        demand = _wave(days, noise=0.02 + 0.1 * (seed % 3), seed=seed) * size
+        lead = leads[seed % len(leads)]
+        made = calibrate(demand, None, step_s=60, lead_steps=lead, levels=LEVELS, valid_steps=60)
+        assert made is not None
+        casts.append(made)
+        known.append([*recent(demand, 60)[:, -1].tolist(), float(demand[-1]) if seed % 2 else float("nan")])
+        if seed % 5 == 4:
+            known[-1] = [float("nan")] * 5  # silent
+    # More than are computed in one go.
+    return casts * 20, np.array(known * 20).T
+
+
+def test_many_at_once_say_what_each_says_alone() -> None:
+    casts, known = _some()
+    ages = np.arange(len(casts)) * 3 - 5  # some before their history's end, some after what they serve
+
+    together = quantiles(casts, ages, known)
+
+    alone = [
+        cast.quantiles(int(age), Newest(*now))
+        for cast, age, now in zip(casts, ages, known.T.tolist(), strict=True)
+    ]
+    np.testing.assert_allclose(together, alone, rtol=1e-12)
+
+
+def test_those_of_other_levels_are_refused() -> None:
+    demand = _wave(1.0)
+    other = calibrate(demand, None, step_s=60, lead_steps=LEAD, levels=(0.9, 0.99), valid_steps=60)
+    assert other is not None
+
+    with pytest.raises(ForecastInputError, match="same levels"):
+        quantiles([_calibrated(demand), other], np.zeros(2, dtype=np.int64), np.ones((5, 2)))
+
+
+def test_half_the_memory_changes_less_than_a_millionth() -> None:
+    casts, known = _some()
+
+    small = quantiles([cast.small() for cast in casts], np.zeros(len(casts), dtype=np.int64), known)
+
+    exact = quantiles(casts, np.zeros(len(casts), dtype=np.int64), known)
+    np.testing.assert_allclose(small, exact, rtol=1e-6)
+    assert bool((small != exact).any())
+
+
+def test_envelopes_are_kept_whole_though_only_their_changes_are() -> None:
+    """Of a demand that never repeats every step is a change; of a constant one, none but the first."""
+    rising = np.arange(3.0 * DAY) + 1
+    constant = np.full(3 * DAY, 7.0)
+
+    for demand, most in ((rising, 300), (constant, 5)):
+        made = _calibrated(demand, valid=60)
+
+        known = made.envelopes_at(np.arange(60)[None])
+        assert len(made.changes) <= most
+        # Of the highest of three days the last counts here, up to the lead time and the slack after it.
+        last_day = demand[-DAY:][LEAD + 5 : LEAD + 65]
+        np.testing.assert_array_equal(known[0], last_day)

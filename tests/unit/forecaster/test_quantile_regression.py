@@ -22,9 +22,15 @@ def _fitted(features: Floats, target: Floats) -> Lines:
     return lines
 
 
+def _new(lines: Lines, features: Floats) -> tuple[Floats, Floats]:
+    """Usual value and spread of something that is not of the record."""
+    usual, high = lines.new() @ np.vstack((features, np.ones_like(features[:1])))
+    return usual, np.maximum(high - usual, SPREAD_MIN)
+
+
 @pytest.mark.parametrize("cause", [-0.8, 0.0, 0.8])
 def test_middle_and_spread_follow_the_cause(cause: float) -> None:
-    usual, spread = _fitted(*_record(8000)).say(np.array([[1.0], [cause]]))
+    usual, spread = _new(_fitted(*_record(8000)), np.array([[1.0], [cause]]))
 
     # Quantiles 0.7 and 0.9 of the standard normal lie at 0.524 and 1.282.
     assert usual[0] == pytest.approx(2.0 * cause + 0.524 * (0.5 + 0.4 * cause), abs=0.1)
@@ -55,7 +61,7 @@ def test_too_short_a_record_says_nothing() -> None:
 def test_a_feature_that_never_moves_and_targets_without_spread_are_fine() -> None:
     features = np.vstack((np.ones(600), np.full(600, 3.0)))
 
-    usual, spread = _fitted(features, np.full(600, 7.0)).say(features)
+    usual, spread = _new(_fitted(features, np.full(600, 7.0)), features)
 
     assert usual == pytest.approx(7.0, abs=1e-3)
     assert spread.tolist() == [SPREAD_MIN] * 600
