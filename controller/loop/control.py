@@ -230,7 +230,7 @@ class Control:
             if memory is None or memory.token != token:
                 stored = await uow.states.load(self._registered.names)
                 memory = Memory(token, FleetState(stored), stored, is_fresh=True)
-            elif names != memory.state.workloads.keys():
+            elif names ^ memory.state.workloads.keys():
                 # What another leader decides for is no longer ours to write.
                 memory = memory.without(workload.name for workload in self._registered.others or ())
                 # One of a name that was there before; not as stored by us, so that it is written under our lease.
