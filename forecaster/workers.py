@@ -203,10 +203,10 @@ def _start() -> tuple[subprocess.Popen[bytes], socket.socket]:
 
 def serve(descriptor: int, parent: int) -> None:
     """Answer tasks from a socket until its other end is closed."""
-    os.nice(NICENESS)
-    # Before it says that it is ready: what loading takes is no task's time.
+    # Before it says that it is ready, so that loading takes no task's time; before it gives way, so that it ends.
     from forecaster import explanation, nearcast  # noqa: F401, PLC0415
 
+    os.nice(NICENESS)
     # Where less is allowed already, more cannot be asked for.
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     most = MEMORY_BYTES_MAX if hard == resource.RLIM_INFINITY else min(hard, MEMORY_BYTES_MAX)
