@@ -1,7 +1,9 @@
 """Frontiers: violation share against replica-hours, each policy's safety knob swept.
 
 Promises: shares between swept points are interpolated on the lower envelope, linearly in hours over the
-logarithm of the share; beyond the swept points the answer is None, never an extrapolation.
+logarithm of the share; beyond the swept points the answer is None, never an extrapolation. Where two neighbouring
+settings lie far apart in hours, a sweep tries those between them: violations may fall from a tenth of all requests to
+none between two targets, and a line across that would credit the policy with what none of its settings does.
 Called by benchmarks/frontier.py and the plots.
 """
 
@@ -18,7 +20,12 @@ from controller.simulation.trace import Trace, TraceEvent
 SHARE_MIN = 1e-6  # below it, shares are noise of the queueing model
 # A sweep goes on towards more safety until a point lies below this share.
 ENOUGH_SHARE = 1e-4
+# No frontier is read at a higher share.
+MOST_SHARE = 1e-2
 WORTH_SHARE = 0.05
+# Neighbouring settings whose hours differ by more are halved, so many times at most.
+APART_SHARE = 0.03
+HALVINGS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,23 +49,44 @@ def sweep(
 ) -> list[Point]:
     """Run one policy at each knob value of each of its ways, from cheap to safe, until it is safe enough.
 
-    ``progress`` is told the share of the whole sweep, as if every knob value were needed.
+    Then halve what lies far apart on its first way. ``progress`` is told the share of the knob values named, as if
+    every one of them were needed.
     """
-    points: list[Point] = []
-    safe = False
     count = len(entry.sweep) + len(entry.also)
-    for number, knob in enumerate((*entry.sweep, *entry.also)):
-        if safe and number != len(entry.sweep):
-            continue
 
-        def told(name: str, share: float, number: int = number) -> None:
+    def run(knob: float, number: int) -> Point:
+        def told(name: str, share: float) -> None:
             if progress:
-                progress(name, (number + share) / count)
+                progress(name, min(1.0, (number + share) / count))
 
         runs = simulate(trace, events, [entry.make(knob)], model, score_from_s=score_from_s, progress=told)
-        points.append(Point(knob, runs[0].violation_share, runs[0].replica_hours, runs[0]))
-        safe = runs[0].violation_share < ENOUGH_SHARE
+        return Point(knob, runs[0].violation_share, runs[0].replica_hours, runs[0])
+
+    def between(cheap: Point, safe: Point, halvings: int) -> list[Point]:
+        if not halvings or not _far_apart(cheap, safe):
+            return []
+        middle = run(entry.between(cheap.knob, safe.knob), count)
+        return [*between(cheap, middle, halvings - 1), middle, *between(middle, safe, halvings - 1)]
+
+    ways: list[list[Point]] = []
+    for start, knobs in ((0, entry.sweep), (len(entry.sweep), entry.also)):
+        way: list[Point] = []
+        for number, knob in enumerate(knobs, start):
+            way.append(run(knob, number))
+            if way[-1].violation_share < ENOUGH_SHARE:
+                break
+        ways.append(way)
+    points = [*ways[0], *ways[1]]
+    for cheap, safe in pairwise(ways[0]):
+        points += between(cheap, safe, HALVINGS)
     return points
+
+
+def _far_apart(cheap: Point, safe: Point) -> bool:
+    """Whether a setting between these two says more than a line does, at shares that are read."""
+    read = cheap.violation_share > ENOUGH_SHARE and safe.violation_share < MOST_SHARE
+    falls = safe.violation_share <= (1 - WORTH_SHARE) * cheap.violation_share
+    return read and falls and safe.replica_hours > (1 + APART_SHARE) * cheap.replica_hours
 
 
 def envelope(points: Sequence[Point]) -> list[tuple[float, float]]:

@@ -5,6 +5,7 @@ Called by the CLI, the frontier and the simulation's callers; the one place that
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import sqrt
 
 from controller.simulation.harness import Policy
 from controller.simulation.ours import Forecrest, ForecrestReactive, Foresight
@@ -19,17 +20,27 @@ SAFETIES = (0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.997, 0.999, 0.9998, 0.99995, 0
 FLOORS = (16.9, 16.99, 20.9, 24.9, 24.99, 28.9, 32.9, 32.99, 36.9, 41.9, 41.99)
 
 
+def _middle(first: float, second: float) -> float:
+    return (first + second) / 2
+
+
+def _middle_quantile(first: float, second: float) -> float:
+    """Return the quantile whose chance to be exceeded is the geometric mean of theirs."""
+    return 1 - sqrt((1 - first) * (1 - second))
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One policy: how to make it at a knob value (None: its default), and its sweep, cheapest first.
 
-    ``also`` is a second way from cheap to safe, swept by itself.
+    ``also`` is a second way from cheap to safe, swept by itself. ``between`` is the setting halfway between two.
     """
 
     make: Callable[[float | None], Policy]
     sweep: tuple[float, ...]
     reactive: bool  # a reactive or scheduled peer, which the comparison is made against
     also: tuple[float, ...] = ()
+    between: Callable[[float, float], float] = _middle
 
 
 def entries(foresight: Foresight | None = None, known_days: float | None = None) -> dict[str, Entry]:
@@ -44,6 +55,7 @@ def entries(foresight: Foresight | None = None, known_days: float | None = None)
             SAFETIES,
             reactive=False,
             also=FLOORS,
+            between=_middle_quantile,
         ),
         "forecrest-reactive": Entry(
             lambda knob: ForecrestReactive() if knob is None else ForecrestReactive(knob),

@@ -1,16 +1,20 @@
 """Frontiers are read by interpolation on the lower envelope, and never beyond it."""
 
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from math import sqrt
 
+import numpy as np
 import pytest
 
-from controller.simulation.frontier import Point, cheapest, envelope, hours_at
-from controller.simulation.harness import PolicyResult, Timeline
+from controller.simulation.cluster import ClusterModel
+from controller.simulation.frontier import Point, cheapest, envelope, hours_at, sweep
+from controller.simulation.harness import Observation, PolicyResult, Timeline
+from controller.simulation.registry import Entry, entries
+from controller.simulation.trace import Trace, TraceEvent
 
 
 def _point(share: float, hours: float) -> Point:
-    import numpy as np
-
     none = np.zeros(0)
     line = Timeline(15, none, none.astype(np.int64), none.astype(np.int64), none)
     return Point(1.0, share, hours, PolicyResult("p", share, 0.0, hours, 0, 0, 0.0, 0, None, line))
@@ -47,3 +51,47 @@ def test_a_policy_that_violates_less_than_asked_costs_its_cheapest_point() -> No
 def test_the_cheapest_policy_is_among_those_that_got_there() -> None:
     assert cheapest({"a": 3.0, "b": None, "c": 2.0}) == ("c", 2.0)
     assert cheapest({"a": None}) is None
+
+
+class _Level:
+    """Keeps a constant count: the knob, in replicas."""
+
+    name = "level"
+    period_s = 60
+
+    def __init__(self, count: float) -> None:
+        self.count = count
+
+    def prepare(self, trace: Trace, events: Sequence[TraceEvent], model: ClusterModel) -> None:
+        """Keep nothing."""
+        del trace, events, model
+
+    def desired(self, now_s: float, observation: Observation) -> int:
+        """Return the count."""
+        del now_s, observation
+        return round(self.count)
+
+
+def _swept(knobs: tuple[float, ...], also: tuple[float, ...] = ()) -> list[float]:
+    # A peak that 12 replicas carry, for an hour of each day: fewer let it wait, more do not help.
+    qps = np.where(np.arange(2 * 1440) % 1440 < 60, 1000.0, 100.0)
+    trace = Trace("square", datetime(2026, 1, 5, tzinfo=UTC), 60, qps)
+    entry = Entry(lambda knob: _Level(1.0 if knob is None else knob), knobs, reactive=True, also=also)
+    return [point.knob for point in sweep(entry, trace, (), ClusterModel(max_replicas=40))]
+
+
+def test_settings_far_apart_are_halved_where_violations_fall() -> None:
+    assert _swept((4.0, 20.0)) == [4.0, 20.0, 8.0, 10.0, 12.0]
+
+
+def test_settings_that_both_violate_more_than_is_read_are_left_alone() -> None:
+    assert _swept((2.0, 8.0)) == [2.0, 8.0]
+
+
+def test_a_sweep_ends_once_it_is_safe_and_its_second_way_begins_anew() -> None:
+    assert _swept((19.0, 20.0, 30.0), (21.0, 22.0)) == [19.0, 21.0]
+
+
+def test_halfway_between_two_quantiles_lies_in_their_chances_to_be_exceeded() -> None:
+    assert entries()["forecrest"].between(0.9, 0.999) == pytest.approx(0.99)
+    assert entries()["hpa"].between(0.5, 0.7) == pytest.approx(0.6)
