@@ -27,8 +27,6 @@ PAST_COUNT_MIN = 100
 UNLIKE = 4.0
 # Nobody expects less than this share of usual demand; also when many days off are at once.
 FACTOR_MIN = 0.02
-# At least so many of them are past ones, if there are.
-PAST_COUNT_MIN = 100
 BEFORE_S = 2 * 3600
 AFTER_S = 3 * 3600
 BIN_COUNT = 24
