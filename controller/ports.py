@@ -782,8 +782,12 @@ class NearModel(Protocol):
     it as a record.
     """
 
-    async def calibrate(self, minutes: Sequence[tuple[datetime, float | None]], *, lead: timedelta) -> bool:
+    async def calibrate(
+        self, minutes: Sequence[tuple[datetime, float | None]], *, lead: timedelta, record: bytes = b""
+    ) -> bool:
         """Measure anew on a history of minutes (QPS, oldest first, None unknown), for this lead time.
+
+        ``record``: what forecasts said beforehand, as stored; what was said since the model knows.
 
         False when the history is too short to say anything; what was measured before is then forgotten.
         """
@@ -799,12 +803,16 @@ class NearModel(Protocol):
         """
         ...
 
-    def record(self) -> bytes:
-        """What the forecast said beforehand, to be kept; about 80 kB."""
+    def record(self, stored: bytes = b"") -> bytes:
+        """What the forecast said beforehand, as stored and since, to be stored instead; about 80 kB."""
+        ...
+
+    def kept(self, record: bytes) -> None:
+        """The record is stored: what is in it need not be remembered."""
         ...
 
     def restore(self, record: bytes) -> None:
-        """Go on from a record, before the first minute. One that cannot be read is as good as none."""
+        """Begin where a record ends, before the first minute. One that cannot be read is as good as none."""
         ...
 
 

@@ -13,11 +13,12 @@ import math
 import struct
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from controller.accuracy import ENSEMBLE, HourScore, Parts, Standing
 from controller.adapters.scoring import Truth, contest, judge, score, truth
@@ -194,8 +195,9 @@ class FitForecaster:
 class FitNearModel:
     """Quantiles of the highest demand within the lead time, measured on the workload's own minutes.
 
-    What the forecast said beforehand is kept as a record (80 kB) that a restart goes on from. Without one the
-    forecast takes part once a day of it has been seen; until then demand speaks for itself.
+    What the forecast said beforehand is a record (80 kB) that its keeper stores, and that a restart goes on from: only
+    what was said since is remembered here. Without one the forecast takes part once a day of it has been seen; until
+    then demand speaks for itself.
     A DISTRUSTED forecast gives no base here either, while the quantiles go on from demand itself, which the
     core uses whatever the trust: they are measured on the workload's record with its newest errors in it.
     """
@@ -207,8 +209,8 @@ class FitNearModel:
         self._lead, self._lead_minutes = MINUTE, 1
         self._said = _Said()
 
-    async def calibrate(self, minutes: Minutes, *, lead: timedelta) -> bool:
-        """Measure anew; False when the known history is too short."""
+    async def calibrate(self, minutes: Minutes, *, lead: timedelta, record: bytes = b"") -> bool:
+        """Measure anew, with what is in ``record`` beside what is remembered; False when the known history is too short."""
         # Rounded up: minutes are stored some seconds late, and a replica late costs users.
         lead_minutes = min(max(1, math.ceil(lead / MINUTE)), NEAR_LEAD_MINUTES_MAX)
         known = [index for index, (_, qps) in enumerate(minutes) if qps is not None]
@@ -219,14 +221,14 @@ class FitNearModel:
         seen = minutes[max(known[0], known[-1] + 1 - NEAR_HISTORY_MINUTES) : known[-1] + 1]
         first, demand = _minute(seen[0][0]), _values(seen)
         # What was said for a clearly other lead time looked too short or too far ahead.
-        same = abs(lead_minutes - self._lead_minutes) <= LEAD_MOVE_MAX * self._lead_minutes
-        record = self._said if same else _Said()
-        said = record.read(first, len(demand))
+        same = _alike(lead_minutes, self._lead_minutes)
+        said = self._with(record).read(first, len(demand)) if same else np.full(len(demand), math.nan)
         # A record of calm hours alone would look better than those that went through a whole day.
         enough = np.isfinite(said).sum() >= min(RECORD_MINUTES_MIN, RECORD_SHARE_MIN * len(demand))
         fit = await self._away.run(_calibrate, demand, said if enough else None, lead_minutes)
         # All at once, so that `near` goes on with the old calibration until the new one is there.
-        self._fit, self._fit_end, self._said = fit, first + len(demand), record
+        self._fit, self._fit_end = fit and replace(fit, levels=NEAR_LEVELS), first + len(demand)
+        self._said = self._said if same else _Said()
         self._lead, self._lead_minutes = min(lead, lead_minutes * MINUTE), lead_minutes
         return fit is not None
 
@@ -238,7 +240,7 @@ class FitNearModel:
         demand = _values(minutes[: known[-1] + 1])
         now = minutes[known[-1]][0] + MINUTE
         expected = _expected(band, now, demand, self._lead_minutes)
-        self._said.put(_minute(now), expected)
+        self._said = _Said(_minute(now), np.array([expected], np.float32)).over(self._said)
         age = _minute(now) - self._fit_end
         fit = self._fit
         if fit is None or age >= fit.valid_steps:
@@ -252,53 +254,90 @@ class FitNearModel:
             return None
         return NearDemand(now, self._lead, NEAR_LEVELS, tuple(qps.tolist()))
 
-    def record(self) -> bytes:
-        """What the forecast said, with the lead time it was said for."""
-        return _RECORD.pack(_RECORD_VERSION, self._lead_minutes) + self._said.pack()
+    def record(self, stored: bytes = b"") -> bytes:
+        """What the forecast said, as stored and since, with the lead time it was said for."""
+        return _RECORD.pack(_RECORD_VERSION, self._lead_minutes) + self._with(stored).pack()
 
     def restore(self, record: bytes) -> None:
-        """Go on from a record; one of another release, or cut short, is as good as none."""
-        if len(record) != _RECORD_BYTES:
-            return
+        """Say for the lead time that a record was made for; one of another release, or cut short, is as good as none."""
+        lead_minutes, _ = _unpacked(record)
+        self._lead_minutes = lead_minutes or self._lead_minutes
+
+    def kept(self, record: bytes) -> None:
+        """Remember no longer what is in ``record``."""
+        self._said = self._said.after(_unpacked(record)[1])
+
+    def _with(self, record: bytes) -> "_Said":
+        lead_minutes, said = _unpacked(record)
+        return self._said.over(said if _alike(self._lead_minutes, lead_minutes) else _Said())
+
+
+def _alike(lead_minutes: int, before: int) -> bool:
+    return abs(lead_minutes - before) <= LEAD_MOVE_MAX * before
+
+
+def _unpacked(record: bytes) -> "tuple[int, _Said]":
+    """Return lead time in minutes and what was said; 0 and nothing for what cannot be read."""
+    if len(record) == _RECORD_BYTES:
         version, lead_minutes = _RECORD.unpack_from(record)
         if version == _RECORD_VERSION:
-            self._lead_minutes, self._said = lead_minutes, _Said.unpack(record[_RECORD.size :])
+            return lead_minutes, _Said.unpack(record[_RECORD.size :])
+    return 0, _Said()
 
 
+@dataclass(frozen=True, slots=True)
 class _Said:
-    """The highest forecast median within the lead time, as said at each of the last minutes; NaN where nothing was."""
+    """The highest forecast median within the lead time, as said at minutes in a row; NaN where nothing was."""
 
-    def __init__(self) -> None:
-        self._ring = np.full(NEAR_HISTORY_MINUTES, np.nan, dtype="<f4")
-        self._newest: int | None = None
+    first: int = 0  # minute since 1970
+    values: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self.values)
 
     def pack(self) -> bytes:
-        return _NEWEST.pack(-1 if self._newest is None else self._newest) + self._ring.tobytes()
+        """As a ring of two weeks, each minute at its own place."""
+        ring = np.full(NEAR_HISTORY_MINUTES, np.nan, dtype="<f4")
+        ring[np.arange(self.first, self.end) % len(ring)] = self.values
+        return _NEWEST.pack(self.end - 1 if len(self.values) else -1) + ring.tobytes()
 
     @classmethod
     def unpack(cls, packed: bytes) -> "_Said":
-        said = cls()
         (newest,) = _NEWEST.unpack_from(packed)
-        if newest >= 0:
-            said._newest = newest
-            said._ring = np.frombuffer(packed, dtype="<f4", offset=_NEWEST.size).copy()
-        return said
+        if newest < 0:
+            return cls()
+        ring = np.frombuffer(packed, dtype="<f4", offset=_NEWEST.size)
+        first = newest + 1 - len(ring)
+        return cls(first, ring[np.arange(first, newest + 1) % len(ring)].astype(np.float32))
 
-    def put(self, minute: int, value: float) -> None:
-        newest = minute - 1 if self._newest is None else self._newest
-        if minute <= newest - len(self._ring):
-            return
-        for skipped in range(max(newest + 1, minute - len(self._ring) + 1), minute):
-            self._ring[skipped % len(self._ring)] = np.nan
-        self._ring[minute % len(self._ring)] = value
-        self._newest = max(newest, minute)
+    def over(self, older: "_Said") -> "_Said":
+        """Return both, this one where both say something, and at most the newest two weeks of it."""
+        if not len(self.values) or not len(older.values):
+            return self if len(self.values) else older
+        end = max(self.end, older.end)
+        first = max(min(self.first, older.first), end - NEAR_HISTORY_MINUTES)
+        values = older.read(first, end - first)
+        known = slice(max(self.first - first, 0), max(self.end - first, 0))
+        values[known] = self.values[len(self.values) - (known.stop - known.start) :]
+        return _Said(first, values.astype(np.float32))
+
+    def after(self, older: "_Said") -> "_Said":
+        """Return what was said after the last minute of another."""
+        skipped = max(older.end - self.first, 0) if len(older.values) else 0
+        return (
+            _Said(self.first + skipped, self.values[skipped:].copy())
+            if skipped < len(self.values)
+            else _Said()
+        )
 
     def read(self, first: int, count: int) -> Floats:
         """`[count]` from minute `first` on."""
-        at = np.arange(first, first + count)
-        newest = -1 if self._newest is None else self._newest
-        held = (at <= newest) & (at > newest - len(self._ring))
-        return np.where(held, self._ring[at % len(self._ring)], np.nan).astype(np.float64)
+        result = np.full(count, math.nan)
+        low, high = max(first, self.first), min(first + count, self.end)
+        if low < high:
+            result[low - first : high - first] = self.values[low - self.first : high - self.first]
+        return result
 
 
 def _expected(band: ForecastBand | None, now: datetime, demand: Floats, lead_minutes: int) -> float:
@@ -349,7 +388,7 @@ def _known(event: Event) -> KnownEvent:
 def _calibrate(demand: Floats, said: Floats | None, lead_minutes: int) -> "Nearcast | None":
     from forecaster.nearcast import calibrate  # noqa: PLC0415 - slow to import
 
-    return calibrate(
+    made = calibrate(
         demand,
         said,
         step_s=60,
@@ -357,6 +396,7 @@ def _calibrate(demand: Floats, said: Floats | None, lead_minutes: int) -> "Nearc
         levels=NEAR_LEVELS,
         valid_steps=NEAR_VALID_MINUTES,
     )
+    return made and made.small()  # one is kept for each workload
 
 
 def _without_record(standing: Standing) -> Standing:

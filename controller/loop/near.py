@@ -86,18 +86,23 @@ class NearForecasting:
                     span = await uow.traffic.span(name)
                     start_at = end_at if span is None else max(span[0], end_at - HISTORY)
                     minutes = await uow.traffic.read(name, start_at, end_at)
+                    stored = await uow.forecasts.said(name)
                     events = by_workload(
                         await events_between(uow, start_at, end_at, name), start_at, end_at, OCCURRENCES_MAX
                     ).get(name, ())
                 minutes = ordinary(minutes, events)
-                if await watched.model.calibrate(minutes, lead=timedelta(seconds=lead.total_p95_s)):
+                model, lead_time = watched.model, timedelta(seconds=lead.total_p95_s)
+                record = model.record(stored or b"")
+                if await model.calibrate(minutes, lead=lead_time, record=record):
                     made += 1
                     watched.seen_at = None  # the minute that is known already has better quantiles now
                 else:
                     watched.due_at = now + min(period, SHORT_RETRY)
+                record = model.record(record)
                 async with self._store.unit_of_work() as uow:
-                    await uow.forecasts.put_said(name, watched.model.record())
+                    await uow.forecasts.put_said(name, record)
                     await uow.commit()
+                model.kept(record)
             except UnavailableError as error:
                 watched.due_at = None
                 log.warning("calibration of %s waits for the store: %s", name, error)

@@ -151,7 +151,13 @@ class FakeNearModel:
     levels: tuple[float, ...]
     lead: timedelta | None = None
 
-    async def calibrate(self, minutes: Sequence[tuple[datetime, float | None]], *, lead: timedelta) -> bool:
+    async def calibrate(
+        self,
+        minutes: Sequence[tuple[datetime, float | None]],
+        *,
+        lead: timedelta,
+        record: bytes = b"",  # noqa: ARG002 - the port passes it
+    ) -> bool:
         """One known minute is enough."""
         self.lead = lead if any(qps is not None for _, qps in minutes) else None
         return self.lead is not None
@@ -170,9 +176,12 @@ class FakeNearModel:
         at, qps = known[-1]
         return NearDemand(at + timedelta(minutes=1), self.lead, self.levels, (qps,) * len(self.levels))
 
-    def record(self) -> bytes:
+    def record(self, stored: bytes = b"") -> bytes:
         """It remembers nothing."""
-        return b""
+        return stored
+
+    def kept(self, record: bytes) -> None:
+        """Nothing is forgotten."""
 
     def restore(self, record: bytes) -> None:
         """Nothing is read."""

@@ -276,11 +276,27 @@ async def test_a_restart_goes_on_from_the_record_of_what_was_said(lead: timedelt
     await foreseen(before, minutes, range(60, end - 30))
 
     model = FitForecaster().near_model()
-    model.restore(before.record())
+    record = before.record()
+    model.restore(record)
     await foreseen(model, minutes, range(end - 20, end))
-    await model.calibrate(minutes[:end], lead=lead)
+    await model.calibrate(minutes[:end], lead=lead, record=model.record(record))
 
     assert heeds_the_forecast(model, minutes, end) == (lead == LEAD)
+
+
+async def test_what_is_stored_is_not_remembered_as_well() -> None:
+    minutes = steady(DAY)
+    one, other = FitForecaster().near_model(), FitForecaster().near_model()
+    await foreseen(one, minutes, range(60, 300))
+    stored = one.record()
+    await foreseen(one, minutes, range(300, 303))
+    one.kept(stored)
+    await foreseen(one, minutes, range(303, 310))
+
+    await foreseen(other, minutes, range(300, 310))
+    assert one.record() == other.record()
+    await foreseen(other, minutes, range(60, 300))
+    assert one.record(stored) == other.record()
 
 
 @pytest.mark.parametrize("damage", [lambda r: b"", lambda r: r[:-1], lambda r: b"\xff\xff" + r[2:]])
@@ -290,7 +306,7 @@ async def test_a_record_that_cannot_be_read_is_as_good_as_none(damage: Callable[
 
     model.restore(damage(fresh))
 
-    assert model.record() == fresh
+    assert model.record(damage(fresh)) == fresh
 
 
 async def test_without_a_record_the_forecast_has_no_say() -> None:

@@ -32,13 +32,17 @@ class Listener:
     heard: list[Minutes] = field(default_factory=list[Minutes])
     leads: list[timedelta] = field(default_factory=list[timedelta])
     restored: list[bytes] = field(default_factory=list[bytes])
+    records: list[bytes] = field(default_factory=list[bytes])
+    given: list[bytes] = field(default_factory=list[bytes])
+    stored: list[bytes] = field(default_factory=list[bytes])
     enough: bool = True
     broken: bool = False
 
-    async def calibrate(self, minutes: Minutes, *, lead: timedelta) -> bool:
+    async def calibrate(self, minutes: Minutes, *, lead: timedelta, record: bytes = b"") -> bool:
         if self.broken:
             raise ArithmeticError("calibration went wrong")
         self.leads.append(lead)
+        self.records.append(record)
         self.heard.append(minutes)
         return self.enough
 
@@ -54,8 +58,12 @@ class Listener:
             else None
         )
 
-    def record(self) -> bytes:
+    def record(self, stored: bytes = b"") -> bytes:
+        self.given.append(stored)
         return b"%d" % len(self.heard)
+
+    def kept(self, record: bytes) -> None:
+        self.stored.append(record)
 
     def restore(self, record: bytes) -> None:
         self.restored.append(record)
@@ -158,6 +166,10 @@ async def test_what_forecasts_said_is_kept_at_each_calibration_and_read_once_aft
 
     assert [] == first.restored
     assert [b"1"] == second.restored
+    assert [b"", b"0"] == first.given  # before the calibration and after it
+    assert [b"1"] == first.stored
+    assert b"1" == second.given[0]
+    assert second.records == second.given[1:]
 
 
 async def test_a_record_another_leader_kept_meanwhile_is_read_at_a_takeover(fleet: Fleet) -> None:
