@@ -5,6 +5,7 @@ this, never the application.
 """
 
 import gzip
+import http
 import json
 import uuid
 from collections.abc import Collection, Mapping, Sequence
@@ -119,7 +120,10 @@ def refused(request: web.Request, error: ApiError, status: int) -> web.Response:
     """Answer with what the API refused, in words."""
     fragment = FRAGMENT_HEADER in request.headers
     template = "error_fragment.html" if fragment else "error.html"
-    return render(request, template, status=status, error=error, error_status=status)
+    asked_only = status == http.HTTPStatus.SERVICE_UNAVAILABLE and request.method == "GET"
+    return render(
+        request, template, status=status, error=error, error_status=status, error_asked_only=asked_only
+    )
 
 
 def set_cookie(request: web.Request, response: web.StreamResponse, value: str) -> None:

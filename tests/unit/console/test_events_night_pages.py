@@ -146,6 +146,19 @@ async def test_a_form_sent_while_the_api_is_away_keeps_what_was_typed_and_its_id
     assert "What you typed is kept" in text
 
 
+@pytest.mark.parametrize("page", ["edit", "cancel"])
+async def test_a_page_that_cannot_be_read_says_so_without_the_wires_words_and_offers_to_try_again(
+    world: World, page: str
+) -> None:
+    await world.api.stop(grace_s=0)
+    async with world.http.get(f"{world.url}/events/midnight-sale/{page}") as response:
+        text = await response.text()
+    assert 503 == response.status
+    assert "The API does not answer. Nothing was changed." in text
+    assert "Try again" in text
+    assert "failed to connect" not in text
+
+
 async def test_an_id_that_is_taken_is_no_reason_to_refuse_a_title(world: World) -> None:
     await registered(world)
     status, _, there = await world.post("/events/new", **sale(world))
