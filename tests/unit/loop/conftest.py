@@ -1,45 +1,23 @@
 """A controller process made of written fakes on a virtual clock."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from controller.adapters.clock import VirtualClock
-from controller.adapters.fakes import (
-    FakeActuator,
-    FakeDemandMeter,
-    FakeForecaster,
-    FakeLeaseStore,
-    FakeSignalCache,
-    FakeStore,
-)
+from benchmarks.loop import FakeProcess, FakeWorld
 from controller.core.types import CapacityProfile, DemandObservation, Workload
-from controller.loop.control import Control
-from controller.loop.forecasting import Forecasting
-from controller.loop.leader import Leadership
-from controller.loop.observe import Observer
-from controller.loop.runner import Runner
-from controller.ports import LEADER_LEASE
 from controller.settings import Settings
 
 START = datetime(2026, 11, 30, 22, 0, tzinfo=UTC)
 LEASE = timedelta(seconds=10)
 
 
-@dataclass
-class Fleet:
-    """What several controller processes share: clock, store, leases, cache and the replicas."""
+class Fleet(FakeWorld):
+    """What several controller processes share."""
 
-    clock: VirtualClock = field(default_factory=lambda: VirtualClock(START))
-
-    def __post_init__(self) -> None:
-        self.leases = FakeLeaseStore(self.clock)
-        self.store = FakeStore(self.leases)
-        self.cache = FakeSignalCache(self.clock)
-        self.actuator = FakeActuator(self.clock)
-        self.meter = FakeDemandMeter()
+    def __init__(self) -> None:
+        super().__init__(START)
 
     def demand(self, workload: str, qps: float) -> None:
         """Let every scrape from now on see ``qps``, answered by every replica."""
@@ -54,28 +32,12 @@ class Fleet:
         )
 
 
-@dataclass
-class Process:
+class Process(FakeProcess):
     """One controller process over a shared fleet."""
 
-    fleet: Fleet
-    name: str
-
-    def __post_init__(self) -> None:
-        fleet, settings = self.fleet, Settings(forecast_horizon_s=7200)
-        self.leadership = Leadership(
-            fleet.leases, fleet.clock, name=LEADER_LEASE, holder=self.name, duration=LEASE
-        )
-        self.observer = Observer(
-            fleet.actuator, fleet.meter, fleet.cache, fleet.store, ttl=timedelta(minutes=2)
-        )
-        self.forecasting = Forecasting(fleet.store, FakeForecaster(), fleet.clock, settings)
-        self.control = Control(
-            fleet.store, fleet.cache, fleet.actuator, self.observer, self.forecasting, fleet.clock, settings
-        )
-        self.runner = Runner(
-            self.leadership, self.control, self.observer, self.forecasting, fleet.clock, settings
-        )
+    def __init__(self, fleet: Fleet, name: str) -> None:
+        settings = Settings(forecast_horizon_s=7200, lease_duration_s=LEASE.total_seconds())
+        super().__init__(fleet, name, settings, ttl=timedelta(minutes=2))
 
     async def turn(self) -> None:
         """Renew, scrape and tick once."""
