@@ -32,11 +32,12 @@ from controller.simulation.harness import Observation, simulate
 from controller.simulation.ours import Forecrest
 from controller.simulation.trace import Trace
 from forecaster import forecast
-from forecaster.nearcast import calibrate, recent
+from forecaster.nearcast import Newest, calibrate, quantiles, recent
 
 _ROOT = Path(__file__).resolve().parent.parent
 START = datetime(2026, 3, 2, tzinfo=UTC)
 NEAR_LEVELS = (0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9998)
+WORKLOADS = 500  # renewed at once
 SIMULATED_DAYS = 7
 DAY_LIMIT_S = 2.0
 
@@ -178,7 +179,7 @@ async def refit(rounds: int) -> dict[str, Any]:
 
 
 async def near(rounds: int) -> dict[str, Any]:
-    """Near demand: its calibration on two weeks of minutes, beside sorting each expert's errors once; and one renewal."""
+    """Near demand: its calibration on two weeks of minutes, beside sorting each expert's errors once; and renewals."""
     values = _demand(14, 60)
 
     def measure() -> Any:  # noqa: ANN401 - a calibration
@@ -191,22 +192,26 @@ async def near(rounds: int) -> dict[str, Any]:
         _sync(measure), _sync(lambda: np.quantile(np.sort(errors, axis=1), NEAR_LEVELS, axis=1)), rounds
     )
     lately = recent(values[-120:], 60)[:, -1]
-    from forecaster.nearcast import Newest  # noqa: PLC0415
-
-    newest = Newest(*map(float, (*lately, lately[0])))
+    known, casts, ages = np.append(lately, lately[0]), [made.small()] * WORKLOADS, np.full(WORKLOADS, 3)
+    newest, everyone = Newest(*known.tolist()), np.repeat(known[:, None], WORKLOADS, axis=1)
     row = np.ones(experts)
 
     def renew() -> None:
-        for _ in range(200):
+        for _ in range(WORKLOADS):
             made.quantiles(3, newest)
 
     def mix() -> object:
-        return [row @ (made.shift * made.weight) for _ in range(200)]
+        return [row @ (made.shift * made.weight) for _ in range(WORKLOADS)]
 
     renewed = await _turns(_sync(renew), _sync(mix), rounds)
+    together = await _turns(_sync(lambda: quantiles(casts, ages, everyone)), _sync(mix), rounds)
     return {
         "calibration": {"minutes": len(values), "experts": experts, **calibrated},
-        "renewal": {**{k: v / (200 if k.endswith("_s") else 1) for k, v in renewed.items()}},
+        "renewal": {k: v / (WORKLOADS if k.endswith("_s") else 1) for k, v in renewed.items()},
+        "renewal_of_many": {
+            "workloads": WORKLOADS,
+            **{k: v / (WORKLOADS if k.endswith("_s") else 1) for k, v in together.items()},
+        },
     }
 
 
