@@ -29,6 +29,7 @@ SIGNAL_AGE_S = 20.0
 _GRACE_S = 3.0
 _BACK_S = 240.0  # how far behind the newest decision one may still come in: clocks are set wrong by less
 DRIFT_S = 20.0
+_LATE_S = 15.0  # what was warm when an event was due is not seen later than this
 
 NEW = """
     SELECT id, extract(epoch FROM at)::float8, workload, current_replicas, desired_replicas, reason, fence,
@@ -217,11 +218,15 @@ class Ledger:
         for event in self.events.values():
             if event.judged or event.cancelled or event.asked:
                 continue
-            if now_s < event.due_s + _GRACE_S + self.harm.wrong_s(event.due_s):
+            from_s = event.due_s + _GRACE_S + self.harm.wrong_s(event.due_s)
+            if now_s < from_s:
                 continue
             event.judged = True
-            if event.acknowledged_s > event.due_s - self.notice_s:
-                self.unjudged += 1  # told too late to hold anybody to it
+            # Told too late to hold anybody to it; or only now known to stand, where who looks may look after its end.
+            if event.acknowledged_s > event.due_s - self.notice_s or now_s > min(
+                from_s + _LATE_S, event.end_s
+            ):
+                self.unjudged += 1
                 continue
             for name in event.workloads:
                 warm = self.fleet.warm(name)

@@ -116,7 +116,7 @@ async def test_a_count_that_stays_another_in_calm_is_wrong(
 
 def event(**changed: Any) -> Registered:  # noqa: ANN401
     now_s = CLOCK.now().timestamp()
-    base = Registered("e", (NAME,), 350.0, now_s - 20, now_s + 60, 10.0, 2, now_s - 300)
+    base = Registered("e", (NAME,), 350.0, now_s - 3, now_s + 60, 10.0, 2, now_s - 300)
     return replace(base, **changed)
 
 
@@ -147,6 +147,17 @@ async def test_an_event_that_is_not_warm_when_due_must_be_named(
 
     assert {"events_lost": 0} == await ledger.finish()
     assert wrong == [sentence.partition(":")[0] for sentence in ledger.wrong.values()]
+
+
+async def test_what_was_warm_is_not_judged_by_what_is_long_after(ledger: KeptLedger) -> None:
+    """A call about an event may be answered only after its end: until then nobody knows whether it stands."""
+    now_s = CLOCK.now().timestamp()
+    ledger.events["e"] = event(start_s=now_s - 100, end_s=now_s - 40)
+    await looked(ledger)
+    ledger.rows |= {oracles.EVENTS: [STORED], oracles.REVISIONS: list(REVISIONS)}
+    await ledger.finish()
+
+    assert ({}, 1, 0) == (ledger.wrong, ledger.unjudged, ledger.met)
 
 
 async def test_a_decision_below_an_event_that_runs_is_wrong(ledger: KeptLedger) -> None:
