@@ -148,7 +148,7 @@ async def _controller(settings: "Settings") -> list[Finding]:
     address = find_address(os.environ.get("FORECREST_ADDRESS"))
     status = await asyncio.to_thread(_health, address)
     if status == "SERVING":
-        return [Finding("controller", ok=True, detail=f"serves on {address}"), await _caller(address)]
+        return [Finding("controller", ok=True, detail=f"serves on {address}"), await ask_caller(address)]
     if status:
         return [Finding("controller", ok=False, detail=f"{address} answers {status}", remedy="See its log.")]
     host, _, port = settings.bind.rpartition(":")
@@ -164,7 +164,7 @@ async def _controller(settings: "Settings") -> list[Finding]:
     ]
 
 
-async def _caller(address: str) -> Finding:
+async def ask_caller(address: str) -> Finding:
     """Ask the controller whom it takes us for, and what it lets us do."""
     async with Client(address, credentials=Credentials.from_environment()) as client:
         try:

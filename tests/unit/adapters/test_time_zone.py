@@ -41,7 +41,8 @@ def office(end_at: datetime, days: int = 28) -> pd.Series:
 
 
 def rows(series: pd.Series) -> list[tuple[datetime, float | None]]:
-    return [(at.to_pydatetime(), float(qps)) for at, qps in series.items()]
+    times = pd.DatetimeIndex(series.index).to_pydatetime()
+    return list(zip(times, series.to_list(), strict=True))
 
 
 async def forecast(time_zone: str | None) -> tuple[ForecastRun, ForecastBand]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -22,7 +22,7 @@ ROOM = 4
 
 
 @asynccontextmanager
-async def opened(limits: ApiLimits, security: Security | None = None) -> AsyncIterator[RunningServer]:
+async def opened(limits: ApiLimits, security: Security | None = None) -> AsyncGenerator[RunningServer]:
     clock = SystemClock()
     deps = ApiDependencies(FakeStore(), FakeSignalCache(clock), clock, limits=limits)
     server = await serve(deps, "127.0.0.1:0", security)

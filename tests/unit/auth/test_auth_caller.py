@@ -7,7 +7,7 @@ from controller.adapters.clock import SystemClock
 from controller.adapters.fakes import FakeSignalCache, FakeStore
 from controller.api.auth.security import Security, SecurityFiles
 from controller.api.server import ApiDependencies, serve
-from controller.cli.doctor import _caller
+from controller.cli.doctor import ask_caller
 from controller.client import Client
 from controller.credentials import Credentials
 from tests.unit.auth.conftest import Tokens
@@ -63,9 +63,9 @@ async def test_the_doctor_says_whom_the_controller_takes_us_for(
     )
     try:
         monkeypatch.delenv("FORECREST_TOKEN", raising=False)
-        refused = await _caller(server.target)
+        refused = await ask_caller(server.target)
         monkeypatch.setenv("FORECREST_TOKEN", text)
-        known = await _caller(server.target)
+        known = await ask_caller(server.target)
     finally:
         await server.stop(grace_s=0)
 
