@@ -19,6 +19,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from queue import LifoQueue
 from typing import Any, Final, Self, TypeVar, cast
@@ -204,8 +205,8 @@ def _start() -> tuple[subprocess.Popen[bytes], socket.socket]:
 def serve(descriptor: int, parent: int) -> None:
     """Answer tasks from a socket until its other end is closed."""
     # Before it says that it is ready, so that loading takes no task's time; before it gives way, so that it ends.
-    from forecaster import explanation, nearcast  # noqa: F401, PLC0415
-
+    for name in ("forecaster.explanation", "forecaster.nearcast"):
+        import_module(name)
     os.nice(NICENESS)
     # Where less is allowed already, more cannot be asked for.
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
