@@ -26,7 +26,7 @@ from forecaster.candidates import (
 )
 from forecaster.folds import Fold, rolling
 from forecaster.metrics import bias, coverage, mean_pinball, naive_scale
-from forecaster.series import DAY_S, Grid, to_grid
+from forecaster.series import DAY_S, Grid, as_read, cleaned, to_grid
 from forecaster.service import QUANTILE_LEVELS, forecast
 from forecaster.types import Event, Floats, ForecastInputError
 
@@ -89,7 +89,8 @@ def backtest(
     Raises:
         ForecastInputError: The history is too short for one fold, or cannot be used at all.
     """
-    grid = to_grid(history)
+    grid = as_read(history)
+    judged = cleaned(grid).values
     day = grid.day
     apart = (
         horizon_steps + max(1, round(0.382 * day))
@@ -104,7 +105,7 @@ def backtest(
     run = _ours if forecaster is None else forecaster
     scores: list[Score] = []
     for done, fold in enumerate(folds, start=1):
-        scores += _score(grid, fold, tuple(quantile_levels), events, run)
+        scores += _score(grid, judged, fold, tuple(quantile_levels), events, run)
         if progress is not None:
             progress(done, len(folds))
     return tuple(scores)
@@ -124,12 +125,22 @@ def _ours(history: pd.Series, horizon: int, levels: Sequence[float], events: Seq
 
 
 def _score(
-    grid: Grid, fold: Fold, levels: tuple[float, ...], events: Sequence[Event], run: Forecaster
+    grid: Grid,
+    judged: Floats,
+    fold: Fold,
+    levels: tuple[float, ...],
+    events: Sequence[Event],
+    run: Forecaster,
 ) -> list[Score]:
-    seen = grid.values[fold.train_first : fold.origin + 1]
-    actual = grid.values[fold.origin + 1 : fold.test_last + 1]
-    first = pd.Timestamp(grid.start_s + fold.train_first * grid.step_s, unit="s", tz="UTC")
-    index = pd.date_range(first, periods=len(seen), freq=pd.Timedelta(seconds=grid.step_s))
+    start_s = grid.start_s + fold.train_first * grid.step_s
+    read = replace(grid, values=grid.values[fold.train_first : fold.origin + 1], start_s=start_s)
+    seen = cleaned(read).values
+    actual = judged[fold.origin + 1 : fold.test_last + 1]
+    index = pd.date_range(
+        pd.Timestamp(start_s, unit="s", tz="UTC"),
+        periods=len(seen),
+        freq=pd.Timedelta(seconds=grid.step_s),
+    )
     origin_at = index[-1].to_pydatetime()
     season = season_of(len(seen), grid.day)
     scale = naive_scale(seen, season)
@@ -139,7 +150,7 @@ def _score(
         stretches = [("short", min(hour, fold.horizon)), ("day", min(grid.day, fold.horizon)), *stretches]
     unknown = (float("nan"),) * len(levels)
     try:
-        values = run(pd.Series(seen, index=index), fold.horizon, levels, events)
+        values = run(pd.Series(read.values, index=index), fold.horizon, levels, events)
     except ForecastInputError as error:
         nan = float("nan")
         return [Score(origin_at, name, 0, nan, nan, nan, nan, unknown, str(error)) for name, _ in stretches]

@@ -83,10 +83,11 @@ class Opinion:
 def predict(grid: Grid, horizon: int, levels: Floats, events: tuple[Event, ...]) -> Prediction:
     """Return quantiles `[horizon, len(levels)]` with their explanation."""
     known = grid.values[np.isfinite(grid.values)]
-    unit = float(known.mean())
-    if unit <= 0.0 and not any(e.expected_peak for e in events):
+    # Where nothing was ever asked for, what planners state is the only scale there is.
+    planned = max((e.expected_peak or 0.0 for e in events), default=0.0)
+    unit, top = float(known.mean()) or planned, float(known.max()) or planned
+    if unit <= 0.0:
         return _nothing(horizon, len(levels), grid)
-    unit = unit or 1.0
     every = np.union1d(levels, SCORE_LEVELS)
     members = [
         _member(name, Transform(unit, offset), grid, horizon, events)
@@ -100,7 +101,7 @@ def predict(grid: Grid, horizon: int, levels: Floats, events: tuple[Event, ...])
     shares: list[tuple[int, float]] = []
     for steps in bands(horizon, day):
         p = plan(n, day, steps, first + _warmup(n - first, day))
-        opinions = _opinions(members, p, day, every, float(known.max())) if p is not None else []
+        opinions = _opinions(members, p, day, every, top) if p is not None else []
         if not opinions:
             continue
         losses = np.stack([o.loss for o in opinions]) + 1e-9 * unit

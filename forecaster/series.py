@@ -74,7 +74,12 @@ class Grid:
 
 
 def to_grid(history: pd.Series, *, step: timedelta | None = None, now: datetime | None = None) -> Grid:
-    """Validate `history` and lay it on a regular grid.
+    """Return `history` on a regular grid, without what `cleaned` leaves out; see `as_read`."""
+    return trimmed(cleaned(as_read(history, step=step, now=now)))
+
+
+def as_read(history: pd.Series, *, step: timedelta | None = None, now: datetime | None = None) -> Grid:
+    """Validate `history` and lay it on a regular grid, every reading as it is.
 
     Args:
         history: Demand by UTC time; rows may be missing or NaN.
@@ -102,13 +107,23 @@ def to_grid(history: pd.Series, *, step: timedelta | None = None, now: datetime 
     grid[offsets[inside] + count - 1] = values[inside]
     if not bool(np.isfinite(grid).any()):
         raise ForecastInputError("history", "holds no number within the span used; record demand first.")
-    absurd = _absurd(grid)
-    grid[absurd] = np.nan
-    outage = _outages(grid, day)
-    grid[outage] = np.nan
     start_s = int(seconds[-1]) - (count - 1) * step_s
-    counts = (int(marked.sum()) for marked in (np.isfinite(grid), outage, absurd))
-    return trimmed(Grid(grid, start_s, step_s, *counts))
+    return trimmed(Grid(grid, start_s, step_s, int(np.isfinite(grid).sum()), outage_count=0))
+
+
+def cleaned(grid: Grid) -> Grid:
+    """Return the grid with outages and readings beyond belief as gaps, on the same steps.
+
+    Both are told by what came after them too, so a judge of the past must clean what was seen by then, not
+    take a part of what is clean now.
+    """
+    values = grid.values.copy()
+    absurd = _absurd(values)
+    values[absurd] = np.nan
+    outage = _outages(values, grid.day)
+    values[outage] = np.nan
+    counts = (int(marked.sum()) for marked in (np.isfinite(values), outage, absurd))
+    return Grid(values, grid.start_s, grid.step_s, *counts)
 
 
 def trimmed(grid: Grid) -> Grid:

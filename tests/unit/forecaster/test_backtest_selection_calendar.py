@@ -47,6 +47,33 @@ def test_a_fold_sees_nothing_after_its_origin() -> None:
     assert hourly(28).index[-1] - pd.Timedelta(hours=24) == ends[-1]
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param(1e9, (500.0, 500.0, 500.0), id="a reading beyond belief, which goes on or not"),
+        pytest.param(0.0, (500.0, 500.0, 500.0), id="a silence, which ends or not"),
+    ],
+)
+def test_what_a_fold_sees_does_not_depend_on_what_came_later(before: float, after: Sequence[float]) -> None:
+    def inputs(later: Sequence[float]) -> pd.Series:
+        seen: list[pd.Series] = []
+
+        def spy(
+            history: pd.Series, horizon: int, levels: Sequence[float], events: Sequence[Event]
+        ) -> np.ndarray:
+            seen.append(history)
+            return np.tile(np.array(levels) * 1000.0, (horizon, 1))
+
+        history = hourly(28)
+        first = len(history) - 24
+        history.iloc[first - 2 : first] = before
+        history.iloc[first : first + len(later)] = later
+        backtest(history, 24, 1, forecaster=spy)
+        return seen[-1]
+
+    pd.testing.assert_series_equal(inputs(after), inputs([before] * len(after)))
+
+
 def test_a_fold_without_forecast_keeps_its_reason() -> None:
     def refuse(
         history: pd.Series, horizon: int, levels: Sequence[float], events: Sequence[Event]

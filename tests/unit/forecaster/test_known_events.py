@@ -223,3 +223,16 @@ def test_an_event_without_end_costs_no_memory() -> None:
     )
 
     assert 1.5 < ratio(history, 60, [event])[5:].min()
+
+
+@pytest.mark.parametrize("seen", [0.0, 1.0], ids=["nothing ever", "one request"])
+def test_a_launch_is_planned_for_although_nobody_has_asked_for_anything_yet(seen: float) -> None:
+    history = pd.Series(0.0, index=pd.date_range("2026-06-01", periods=10 * DAY, freq="5min", tz="UTC"))
+    history.iloc[1000] = seen
+    made = forecast(history, 72, (0.1, 0.5, 0.95), events=[ahead(history, 2, 4, expected_peak=35_000.0)])
+
+    low, median, high = np.asarray(made.values)[24:48].T
+    assert np.all(np.abs(median / 35_000.0 - 1.0) < 0.05)
+    assert np.all(low > 0.4 * 35_000.0)
+    assert np.all(high > 1.3 * 35_000.0)
+    assert np.all(np.asarray(made.values)[:12] < 1.0)
