@@ -247,7 +247,9 @@ async def simulation(rounds: int) -> dict[str, Any]:
 
 # ---------------------------------------------------------------- start and memory
 
-_LIBRARIES = "import grpc.aio, sqlalchemy.ext.asyncio, psycopg, redis.asyncio, aiohttp, pydantic_settings, numpy"
+_LIBRARIES = (
+    "import grpc.aio, sqlalchemy.ext.asyncio, psycopg, redis.asyncio, aiohttp, pydantic_settings, numpy"
+)
 _STARTS = {
     "python": "pass",
     "libraries": _LIBRARIES,
