@@ -179,7 +179,7 @@ def rounded(slope: tuple[float, float, float] | None) -> list[float] | None:
 
 def growth_table(found: dict[str, dict[str, Any]]) -> Table:
     """The same for people."""
-    table = Table("role", "terms", "minutes", "MiB", "descriptors", "threads", "tasks")
+    table = Table("role", "terms", "minutes", "MiB", "files", "threads", "tasks")
     table.title = "growth per hour within terms, and its 95 % interval"
     for role, one in found.items():
         cells = [
