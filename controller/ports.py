@@ -197,6 +197,12 @@ class TrafficStore(Protocol):
         """
         ...
 
+    async def read_many(
+        self, workloads: Sequence[str], start_at: datetime, end_at: datetime
+    ) -> Mapping[str, Sequence[tuple[datetime, float | None]]]:
+        """What ``read`` says of every whole minute, for each of the workloads, in one look."""
+        ...
+
     async def span(self, workload: str) -> tuple[datetime, datetime] | None:
         """First and last stored minute, or None."""
         ...

@@ -435,6 +435,11 @@ class _Traffic:
             sums[at] = sum(row.demand_count for row in rows), sum(row.coverage for row in rows)
         return mean_qps(grid, step, sums)
 
+    async def read_many(
+        self, workloads: Sequence[str], start_at: datetime, end_at: datetime
+    ) -> Mapping[str, Sequence[tuple[datetime, float | None]]]:
+        return {name: await self.read(name, start_at, end_at) for name in workloads}
+
     async def span(self, workload: str) -> tuple[datetime, datetime] | None:
         tables = await self._at.read()
         minutes = [minute for name, minute in tables.samples if name == workload]

@@ -8,7 +8,7 @@ anything is written. Called through the unit of work.
 
 import math
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
 from operator import attrgetter
@@ -84,6 +84,11 @@ _ROLL_UP: LiteralString = """
     FROM traffic_samples
     WHERE workload = %s AND minute_at >= %s AND minute_at < %s
     GROUP BY at
+"""
+_MINUTES_OF_MANY: LiteralString = """
+    SELECT workload, minute_at, demand_count, coverage
+    FROM traffic_samples
+    WHERE workload = ANY(%s) AND minute_at >= %s AND minute_at < %s
 """
 _SPAN = text(
     "SELECT min(minute_at) AS first_at, max(minute_at) AS last_at FROM traffic_samples WHERE workload = :workload"
@@ -183,6 +188,20 @@ class PostgresTrafficStore:
                 await cursor.execute(_ROLL_UP, (step, EPOCH, workload, grid[0], grid[-1] + step))
                 sums = {at: (requests, covered) for at, requests, covered in await cursor.fetchall()}
         return mean_qps(grid, step, sums)
+
+    async def read_many(
+        self, workloads: Sequence[str], start_at: datetime, end_at: datetime
+    ) -> Mapping[str, Sequence[tuple[datetime, float | None]]]:
+        """Mean demand in QPS of every whole minute inside the window, by workload."""
+        grid = step_grid(start_at, end_at, MINUTE)
+        sums: dict[str, dict[datetime, tuple[float, float]]] = {name: {} for name in workloads}
+        if grid and sums:
+            with self._session.limited():
+                async with self._session.driver.cursor(binary=True) as cursor:
+                    await cursor.execute(_MINUTES_OF_MANY, (list(sums), grid[0], grid[-1] + MINUTE))
+                    for name, at, requests, covered in await cursor.fetchall():
+                        sums[name][at] = (requests, covered)
+        return {name: mean_qps(grid, MINUTE, found) for name, found in sums.items()}
 
     async def span(self, workload: str) -> tuple[datetime, datetime] | None:
         """First and last stored minute, or None."""

@@ -415,6 +415,26 @@ async def test_minutes_read_back_as_qps_with_gaps_unknown(store: Store) -> None:
         assert await unit.traffic.span("absent") is None
 
 
+async def test_minutes_of_many_are_those_of_each(store: Store) -> None:
+    start_at, end_at = MIDNIGHT - MINUTE, MIDNIGHT + 4 * MINUTE
+    async with store.unit_of_work() as unit:
+        await unit.traffic.upsert(
+            [
+                *samples(60.0, 0.0),
+                TrafficSample("other", MIDNIGHT + MINUTE, 300.0, coverage=0.5),
+                TrafficSample("other", MIDNIGHT + 2 * MINUTE, 300.0, coverage=0.49),
+                TrafficSample("nobody asks", MIDNIGHT, 60.0),
+            ]
+        )
+
+        names = ["w", "other", "absent"]
+        found = await unit.traffic.read_many(names, start_at, end_at)
+        assert found == {name: await unit.traffic.read(name, start_at, end_at) for name in names}
+        assert [None, None, 10.0, None, None] == [qps for _, qps in found["other"]]
+        assert {} == await unit.traffic.read_many([], start_at, end_at)
+        assert {"w": []} == await unit.traffic.read_many(["w"], end_at, start_at)
+
+
 async def test_longer_steps_average_what_was_observed(store: Store) -> None:
     five = 5 * MINUTE
     async with store.unit_of_work() as unit:
