@@ -1,4 +1,8 @@
-"""The newest fencing token that this process saw, per workload that there is: shards of one process have tokens of their own."""
+"""The newest fencing token that this process saw, per workload: shards of one process have tokens of their own.
+
+Promises: what is remembered of workloads that nobody declares any more is dropped.
+Called by: the actuators.
+"""
 
 from collections.abc import Sequence
 

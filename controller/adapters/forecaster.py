@@ -226,7 +226,8 @@ class FitNearModel:
         # A record of calm hours alone would look better than those that went through a whole day.
         enough = np.isfinite(said).sum() >= min(RECORD_MINUTES_MIN, RECORD_SHARE_MIN * len(demand))
         fit = await self._away.run(_calibrate, demand, said if enough else None, lead_minutes)
-        # All at once, so that `near` goes on with the old calibration until the new one is there.
+        # All at once, so that `near` goes on with the old calibration until the new one is there. The levels came back from
+        # a process as a copy; one for all workloads is enough.
         self._fit, self._fit_end = fit and replace(fit, levels=NEAR_LEVELS), first + len(demand)
         self._said = self._said if same else _Said()
         self._lead, self._lead_minutes = min(lead, lead_minutes * MINUTE), lead_minutes

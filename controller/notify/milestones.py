@@ -1,8 +1,9 @@
 """What to tell, from how the fleet stood before a tick and how it stands after it. Pure: no clock, no I/O.
 
 Promises: derived from the two stored states, and what is stored of alarms that went, alone: a leader that takes over tells
-what its predecessor did not, and nothing twice; a prewarm milestone is told once per revision of its event, the start and the end of an event once; many
-alike in one tick become one. Refuses to tell of events that were over before they were planned. Called by the notifier.
+what its predecessor did not, and nothing twice; a prewarm milestone is told once per revision of its event, the start and
+the end of an event once; many alike in one tick become one. Refuses to tell of events that were over before they were
+planned. Called by the notifier.
 """
 
 from collections import defaultdict
