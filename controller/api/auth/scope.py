@@ -264,6 +264,13 @@ class _Traffic:
         await self._sight.require(workload)
         return await self._inner.read(workload, start_at, end_at, step=step)
 
+    async def read_many(
+        self, workloads: Sequence[str], start_at: datetime, end_at: datetime
+    ) -> Mapping[str, Sequence[tuple[datetime, float | None]]]:
+        return await self._inner.read_many(
+            [name for name in workloads if await self._sight.sees(name)], start_at, end_at
+        )
+
     async def span(self, workload: str) -> tuple[datetime, datetime] | None:
         return await self._inner.span(workload) if await self._sight.sees(workload) else None
 
