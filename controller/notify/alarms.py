@@ -41,9 +41,12 @@ def of_alarms(
             held[key] = replace(held.get(key, Held(alarm)), alarm=alarm, away_since_at=now)
     for key, one in list(held.items()):
         if one.away_since_at is None:
+            if key not in stood:  # it went while nobody wrote that down
+                del held[key]
             continue
-        if now - one.away_since_at >= hold and not (key in stood and key in stands):
-            told.append(_ended(workload, one, one.away_since_at, now))
+        # Away by a time far ahead: the clock was set back, and how long it was is not known. Rather told twice than not.
+        if abs(now - one.away_since_at) >= hold and not (key in stood and key in stands):
+            told.append(_ended(workload, one, min(one.away_since_at, now), now))
             del held[key]
         elif key in stands:
             held[key] = replace(one, away_since_at=None, return_count=one.return_count + 1)

@@ -145,3 +145,26 @@ def test_whatever_the_course_told_beginnings_and_ends_alternate_and_all_is_forgo
     assert told == [RAISED, CLEARED] * (len(told) // 2)
     assert bool(told) == any(stands for stands, _ in course)
     assert {} == lived.held
+
+
+def test_one_whose_going_nobody_wrote_down_is_news_when_it_comes_again() -> None:
+    course = Course()
+    course.live(1, LATE)
+    course.live(1)
+    course.live(1, LATE)  # remembered as standing, and as told already
+    course.before, course.now = state(), course.now + 600 * MINUTE  # notifications were off while it went
+
+    assert [RAISED] == kinds(course.live(1, LATE))
+    assert {} == course.held
+
+
+def test_one_that_comes_after_the_clock_was_set_back_is_not_taken_for_one_that_never_went() -> None:
+    course = Course()
+    course.live(1, LATE)
+    course.live(1)
+    course.now -= 60 * MINUTE
+    course.live(30)
+    course.live(1, LATE)
+
+    assert [RAISED, CLEARED, RAISED] == kinds(course.told)
+    assert {} == course.held
