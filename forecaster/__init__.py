@@ -38,3 +38,8 @@ def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """Name also what is not loaded yet, for whoever looks around."""
+    return sorted({*globals(), *_MODULES})
