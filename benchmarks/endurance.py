@@ -4,7 +4,8 @@ Promises: two controllers made of production's runner, control, observer, foreca
 every tick of every virtual day; the store, the cache, the fleet and the demand go away by a seeded schedule and leaders
 change. What each controller holds is counted object by object; then the fakes' own records, whose number comes and goes with
 the decisions of the last two hours; then every other block of memory that Python gave this process. Exit status 1 when the
-first or the last grows, or when what is stored and what runs differ in calm. Called by people: `python -m benchmarks.endurance --days 7`.
+first or the last grows, or when what is stored and what runs differ in calm. Called by people:
+`python -m benchmarks.endurance --days 7`.
 """
 
 import argparse

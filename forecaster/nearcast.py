@@ -123,10 +123,11 @@ LOG, ROOT = range(2)
 # A record of two weeks says nothing of one minute in ten thousand. Beyond this level its tail goes on as an
 # exponential one with the mean excess of its last fiftieth, so that whoever wants more safety can have it.
 RECORD_LEVEL: Final = 0.9998
-_KEPT_ENVELOPES: Final = np.arange(WEEK)[:, None]
-# Workloads renewed at once.
-BLOCK: Final = 128
 EXCESS_LEVEL: Final = 0.98
+# Workloads renewed at once: as many as stay in a core's own cache.
+BLOCK: Final = 128
+# Of the envelopes that a calibration keeps, which are all but the bare one.
+_KEPT_ENVELOPES: Final = np.arange(WEEK)[:, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +300,6 @@ def quantiles(casts: Sequence[Nearcast], age_steps: Ints, newest: Floats) -> Flo
     """
     if any(cast.levels != casts[0].levels for cast in casts):
         raise ForecastInputError("casts", "must have the same levels.")
-    # As many as stay in a core's own cache.
     blocks = (slice(first, first + BLOCK) for first in range(0, len(casts), BLOCK))
     return np.concatenate([_together(casts[block], age_steps[block], newest[:, block]) for block in blocks])
 

@@ -2,9 +2,9 @@
 
 Promises: one failing workload never stops the rest, and none of it stops the forecast or the tick: what is
 not renewed ages out in the core. Reads two hours per workload, and only once a new minute was stored, of many
-workloads at once; two weeks and their events once per calibration. Whole minutes only: a partial one would read as a fall in demand.
-What an event of stated size explains is left out of the record, as in the simulator: a midnight sale must not
-make every later hour expect another. Called by the runner while this process leads.
+workloads at once; two weeks and their events once per calibration. Whole minutes only: a partial one would read
+as a fall in demand. What an event of stated size explains is left out of the record, as in the simulator: a midnight
+sale must not make every later hour expect another. Called by the runner while this process leads.
 """
 
 import logging
