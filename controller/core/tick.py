@@ -254,9 +254,11 @@ def _calm(p: Proposal, after: WorkloadState, tick: TickInput) -> Calm:
             for policy in rules.policies
         ),
     ]
-    ends = [_last_beat(w.name, tick.now) + HEARTBEAT, *(end for end in held if end > tick.now)]
-    if p.forecast_ok and band is not None:
-        ends += (band.origin_at + w.policy.forecast_age_max, band.end_at)
+    if band is not None:
+        # Also one that cannot be computed with: the plan's digest says whether it could have been used.
+        held += (band.origin_at + w.policy.forecast_age_max, band.end_at)
+    # A forecast may be used up to its very age.
+    ends = [_last_beat(w.name, tick.now) + HEARTBEAT, *(end for end in held if end >= tick.now)]
     return Calm(after, _given(inp), _needs(inp, p.seen) or (), min(ends))
 
 
