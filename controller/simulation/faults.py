@@ -28,6 +28,7 @@ Invariants, checked after every tick with the core's own inputs and outputs:
 16. Every record is finite, and says why in words.
 17. Quota pools are never exceeded by growth.
 18. The world heals: in calm, present load is served warm, within tolerance, and no broken replica is left.
+19. What the core remembers of ticks that changed nothing saves time only: the same comes of it.
 
 Called by tests and by ``python -m controller.simulation.faults --seeds A:B``; a failing seed prints how to
 run it again.
@@ -46,7 +47,7 @@ from statistics import fmean
 from controller.adapters.codec import decode, encode
 from controller.core.capacity import CapacityCurve, curve, required_replicas
 from controller.core.leadtime import LeadTime
-from controller.core.tick import on_tick, read_demand
+from controller.core.tick import Calm, on_tick, read_demand
 from controller.core.types import (
     Behavior,
     CapacityProfile,
@@ -185,6 +186,7 @@ class World:
         # the store: committed state, and the newest fencing token
         self.token = 1
         self.stored = FleetState()
+        self.calm: dict[str, Calm] = {}  # kept by the process, also while it does not lead
         self.leads_since_s = -3600.0
         self.ghosts: list[tuple[FleetState, int]] = []  # leaders of old, with what they remember
         self.on_the_way: list[tuple[int, ScaleTo, int]] = []  # (tick of arrival, order, token)
@@ -494,6 +496,10 @@ class World:
         except Exception as error:
             raise self.broken(1, f"the core raised {error!r}") from error
         check(self, before, tick, after, effects)
+        remembering = on_tick(before, tick, self.calm)
+        if remembering != (after, effects):
+            raise self.broken(19, "deciding with what earlier ticks found came out otherwise")
+        after, effects = remembering  # what is remembered is of these very states
         if not self.anywhere("commit_fails"):
             self._commit(after, self.token)
             if not self.anywhere("dies_after_commit"):

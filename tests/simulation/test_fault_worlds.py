@@ -1,5 +1,6 @@
 """Seeded worlds: every invariant holds on all of them, and a core that breaks one is caught."""
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -53,6 +54,11 @@ def test_the_same_seed_runs_the_same_world() -> None:
 
 
 Core = Callable[[FleetState, TickInput], tuple[FleetState, tuple[Effect, ...]]]
+
+
+def _forgetful(core: Core) -> Callable[..., tuple[FleetState, tuple[Effect, ...]]]:
+    """Return a core that decides everything anew, whatever is remembered."""
+    return lambda state, tick, _calm=None: core(state, tick)
 
 
 def _moved(by: Callable[[int, int], int]) -> Callable[[Core], Core]:
@@ -192,7 +198,7 @@ def _favours_the_first(core: Core) -> Core:
 def test_a_broken_core_is_caught(
     monkeypatch: pytest.MonkeyPatch, sabotage: Callable[[Core], Core], numbers: set[int]
 ) -> None:
-    monkeypatch.setattr(faults, "on_tick", sabotage(faults.on_tick))
+    monkeypatch.setattr(faults, "on_tick", _forgetful(sabotage(faults.on_tick)))
     caught: set[int] = set()
     for seed in range(60):
         try:
@@ -205,10 +211,17 @@ def test_a_broken_core_is_caught(
     assert caught & numbers, caught
 
 
+def test_a_core_that_remembers_too_long_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controller.core.tick._stays_calm", lambda last, stored, *_: stored is last.state)
+
+    with pytest.raises(faults.BrokenInvariantError, match="invariant 19"):
+        deque(map(faults.run_seed, range(60)), maxlen=0)
+
+
 def test_a_failing_seed_says_how_to_run_it_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(faults, "on_tick", _forgets_records(faults.on_tick))
+    monkeypatch.setattr(faults, "on_tick", _forgetful(_forgets_records(faults.on_tick)))
 
     assert faults.main(["--seeds", "0:20"]) == 1
     assert "python -m controller.simulation.faults --seeds" in capsys.readouterr().err
