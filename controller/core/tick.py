@@ -230,7 +230,6 @@ def _is_calm(p: Proposal, after: WorkloadState, tick: TickInput) -> bool:
         and max(len(after.needs), len(after.changes)) < HISTORY_MAX
         and after.panic_until_at is None
         and after.zero_since_at is None
-        and after.replaced_at is None
         and not any(r.in_flight for r in inp.replicas or ())
         and _needs(inp, p.seen) is not None
         # The plan's steps come with time: they must not be what counts.

@@ -30,6 +30,7 @@ from controller.core.types import (
     Policy,
     PolicyType,
     QuotaPool,
+    ReplaceReplica,
     Replica,
     ScaleTo,
     ScalingPolicy,
@@ -181,3 +182,24 @@ def test_a_core_that_looks_at_less_is_caught(name: str, monkeypatch: pytest.Monk
 
     with pytest.raises(AssertionError):
         quiet_worlds()
+
+
+def test_one_whose_replica_was_replaced_once_is_passed_over_again() -> None:
+    twice, state = Twice(), FleetState()
+    warm = tuple(Replica(f"r{k}", Stage.VERIFIED, NOW, NOW) for k in range(2))
+    failed = replace(warm[0], stage=Stage.FAILED)
+    w = Workload("w", "m", (CapacityProfile("e", "T4", 100.0),), policy=Policy(scale_to_zero_after=MINUTE))
+
+    def decide(second: int, *replicas: Replica) -> tuple[Effect, ...]:
+        nonlocal state
+        now = NOW + second * SECOND
+        demand = DemandObservation(now, 100.0, 100.0, 0.0, 2, 2, MINUTE)
+        state, effects = twice(state, TickInput(now, (WorkloadInput(w, replicas, 2, demand),)))
+        return effects
+
+    assert any(isinstance(effect, ReplaceReplica) for effect in decide(0, failed, warm[1]))
+    for second in range(5, 180, 5):
+        decide(second, replace(warm[0], stage_at=NOW + SECOND), warm[1])
+
+    assert state.workloads["w"].replaced_at is not None
+    assert twice.passed[True] > 0
