@@ -14,10 +14,10 @@ from math import pi, sin
 import numpy as np
 import pytest
 
-from controller.adapters.clock import VirtualClock
 from controller.adapters.fakes import FakeActuator
 from controller.core.leadtime import DEFAULT_PRIORS, StagePrior, estimate_lead_time
 from controller.core.resources import TrafficEvent
+from controller.core.tick import Calm
 from controller.core.types import (
     Effect,
     FleetState,
@@ -70,8 +70,10 @@ def listen(monkeypatch: pytest.MonkeyPatch, caller: object) -> Heard:
     heard: Heard = []
     core = loop.on_tick
 
-    def on_tick(state: FleetState, tick: TickInput) -> tuple[FleetState, tuple[Effect, ...]]:
-        after, effects = core(state, tick)
+    def on_tick(
+        state: FleetState, tick: TickInput, calm: dict[str, Calm] | None = None
+    ) -> tuple[FleetState, tuple[Effect, ...]]:
+        after, effects = core(state, tick, calm)
         heard.append((tick, after.workloads[ours.NAME]))
         return after, effects
 
@@ -82,7 +84,7 @@ def listen(monkeypatch: pytest.MonkeyPatch, caller: object) -> Heard:
 async def live_through(replayed: Heard, events: tuple[TraceEvent, ...], cold_start_s: float) -> None:
     """Let a controller of fakes tick at the same times over the same demand."""
     first, started_at = replayed[0][0].workloads[0], replayed[0][0].now
-    fleet = Fleet(VirtualClock(started_at - timedelta(hours=1)))
+    fleet = Fleet(started_at - timedelta(hours=1))
     stages = {Stage.ORDERED: 0.0, Stage.SCHEDULED: 0.2 * cold_start_s, Stage.VERIFIED: cold_start_s}
     fleet.actuator = FakeActuator(fleet.clock, stages)
     process = Process(fleet, "a")

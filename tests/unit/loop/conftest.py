@@ -16,8 +16,8 @@ LEASE = timedelta(seconds=10)
 class Fleet(FakeWorld):
     """What several controller processes share."""
 
-    def __init__(self) -> None:
-        super().__init__(START)
+    def __init__(self, start_at: datetime = START) -> None:
+        super().__init__(start_at)
 
     def demand(self, workload: str, qps: float) -> None:
         """Let every scrape from now on see ``qps``, answered by every replica."""
