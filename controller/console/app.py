@@ -13,7 +13,6 @@ import grpc
 from aiohttp import web
 
 from controller.adapters.clock import SystemClock
-from controller.client import explain
 from controller.console.context import (
     CONSOLE,
     FRAGMENT_HEADER,
@@ -25,10 +24,10 @@ from controller.console.context import (
     viewer_of,
 )
 from controller.console.guard import HEADERS, Handler, check_name, check_origin
-from controller.console.live import LOST
 from controller.console.pages import engines, events, fleet, login, night, overrides, workloads
 from controller.console.render import LANGUAGES, STATIC, Words, pick_language
 from controller.console.session import COOKIE, EVERYTHING
+from controller.console.trouble import trouble_of
 from controller.credentials import Credentials
 from controller.ports import Clock
 
@@ -41,16 +40,6 @@ PAGES: tuple[ModuleType, ...] = (fleet, events, night, overrides, engines, workl
 REQUEST_BYTES_MAX = 1_100_000
 THEMES = ("auto", "light", "dark")
 _YEAR_S = 365 * 24 * 3600
-_STATUS = {
-    grpc.StatusCode.INVALID_ARGUMENT: 400,
-    grpc.StatusCode.FAILED_PRECONDITION: 409,
-    grpc.StatusCode.ALREADY_EXISTS: 409,
-    grpc.StatusCode.ABORTED: 409,
-    grpc.StatusCode.NOT_FOUND: 404,
-    grpc.StatusCode.PERMISSION_DENIED: 403,
-    grpc.StatusCode.UNAUTHENTICATED: 401,
-    grpc.StatusCode.RESOURCE_EXHAUSTED: 429,
-}
 
 
 @web.middleware
@@ -106,8 +95,7 @@ def _failed(request: web.Request, error: grpc.aio.AioRpcError) -> web.StreamResp
         if request.method == "GET":
             raise web.HTTPSeeOther(login.address(request.path_qs))
         raise web.HTTPSeeOther(login.address("/"))
-    status = _STATUS.get(error.code(), 503 if error.code() in LOST else 502)
-    return refused(request, explain(error), status)
+    return refused(request, trouble_of(error))
 
 
 async def _live(request: web.Request) -> web.StreamResponse:

@@ -5,7 +5,6 @@ this, never the application.
 """
 
 import gzip
-import http
 import json
 import uuid
 from collections.abc import Collection, Mapping, Sequence
@@ -17,10 +16,11 @@ from urllib.parse import quote
 from aiohttp import web
 from forecrest.v1 import workload_pb2, workload_service_pb2
 
-from controller.client import ApiError, Client, pages
+from controller.client import Client, pages
 from controller.console.live import Feed, Live, Reading, Source
 from controller.console.render import Renderer, Words
 from controller.console.session import COOKIE, Sessions
+from controller.console.trouble import Trouble
 from controller.credentials import Credentials
 from controller.ports import Clock
 
@@ -116,13 +116,11 @@ def compressed_json(request: web.Request, body: object) -> web.Response:
     return compressed(request, json.dumps(body, separators=(",", ":")).encode(), "application/json")
 
 
-def refused(request: web.Request, error: ApiError, status: int) -> web.Response:
+def refused(request: web.Request, trouble: Trouble) -> web.Response:
     """Answer with what the API refused, in words."""
-    fragment = FRAGMENT_HEADER in request.headers
-    template = "error_fragment.html" if fragment else "error.html"
-    asked_only = status == http.HTTPStatus.SERVICE_UNAVAILABLE and request.method == "GET"
+    template = "error_fragment.html" if FRAGMENT_HEADER in request.headers else "error.html"
     return render(
-        request, template, status=status, error=error, error_status=status, error_asked_only=asked_only
+        request, template, status=trouble.status, trouble=trouble, asked_only=request.method == "GET"
     )
 
 

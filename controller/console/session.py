@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 import grpc
 from forecrest.v1 import control_pb2, control_service_pb2
 
-from controller.client import Client, explain
+from controller.client import Client
 from controller.console.live import READ_TIMEOUT_S, Feed
+from controller.console.trouble import Trouble, trouble_of
 from controller.credentials import TOKEN_BYTES_MAX, Credentials, CredentialsError
 from controller.ports import Clock
 
@@ -26,12 +27,22 @@ PLAN, OPERATE, OPERATE_ALL = "plan", "operate", "operate all"
 EVERYTHING = frozenset({PLAN, OPERATE, OPERATE_ALL})
 
 
-class LoginError(Exception):
-    """The token cannot be used; ``key`` names the sentence that says why."""
+# What a login says of an API that does not let it begin, by what a page would say.
+_UNABLE = {
+    "error.status.401": "login.refused",
+    "error.status.403": "login.forbidden",
+    "error.status.429": "login.too_often",
+    "error.status.503": "login.api_away",
+    "error.status.504": "login.too_slow",
+}
 
-    def __init__(self, key: str, detail: str = "") -> None:
+
+class LoginError(Exception):
+    """The token cannot be used; ``key`` names the sentence that says why, ``detail`` is the API's own."""
+
+    def __init__(self, key: str, detail: str = "", status: int = 401) -> None:
         super().__init__(key)
-        self.key, self.detail = key, detail
+        self.key, self.detail, self.status = key, detail, status
 
 
 @dataclass(slots=True)
@@ -143,15 +154,18 @@ async def may_do(client: Client) -> frozenset[str]:
     try:
         who = await client.control.GetCaller(control_service_pb2.GetCallerRequest(), timeout=READ_TIMEOUT_S)
     except grpc.aio.AioRpcError as error:
-        if error.code() is grpc.StatusCode.UNAUTHENTICATED:
-            raise LoginError("login.refused") from error
-        if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
-            raise LoginError("login.too_often", explain(error).message) from error
-        raise LoginError("login.api_away") from error
+        raise _login_error(trouble_of(error)) from error
     where = {permission.access: permission.namespaces for permission in who.permissions}
     operates = where.get(control_pb2.ACCESS_OPERATE, ())
     asked = {PLAN: control_pb2.ACCESS_PLAN in where, OPERATE: bool(operates), OPERATE_ALL: "*" in operates}
     return frozenset(what for what, may in asked.items() if may)
+
+
+def _login_error(trouble: Trouble) -> LoginError:
+    key = _UNABLE.get(trouble.key, "login.failed")
+    # Of a token that is refused, or tried too often, our own sentence says all there is to say.
+    detail = "" if trouble.status in {401, 429} else trouble.detail
+    return LoginError(key, detail, trouble.status)
 
 
 async def asks_for_login(target: str, credentials: Credentials) -> bool:

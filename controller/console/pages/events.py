@@ -28,6 +28,7 @@ from controller.console.context import (
 )
 from controller.console.live import LOST, READ_TIMEOUT_S, Source, gathered, instant
 from controller.console.session import PLAN
+from controller.console.trouble import Trouble, trouble_of
 from controller.console.views import events as view
 from controller.console.views import events_preview as preview
 
@@ -205,7 +206,7 @@ async def create(request: web.Request) -> web.StreamResponse:
     except grpc.aio.AioRpcError as error:
         if error.code() in LOST:
             # What was typed is not lost with it; the same id makes a second try no second event.
-            return _form(request, form, form.workloads, lost_id=made.request_id)
+            return _form(request, form, form.workloads, lost=trouble_of(error), request_id=made.request_id)
         if error.code() is not grpc.StatusCode.INVALID_ARGUMENT:
             raise
         return _form(request, form, await _workloads(client), errors=view.field_errors(explain(error), form))
@@ -231,7 +232,8 @@ async def update(request: web.Request) -> web.StreamResponse:
             raise
         event, _ = view.draft(form)
         event.name = f"events/{request.match_info['event']}"
-        return _form(request, form, form.workloads, event=event, lost_id=request_id_of(fields))
+        lost, request_id = trouble_of(error), request_id_of(fields)
+        return _form(request, form, form.workloads, event=event, lost=lost, request_id=request_id)
 
 
 async def _updated(
@@ -273,10 +275,11 @@ def _form(
     event: event_pb2.Event | None = None,
     errors: view.FieldErrors | None = None,
     conflict: bool = False,
-    lost_id: str | None = None,
+    lost: Trouble | None = None,
+    request_id: str = "",
 ) -> web.StreamResponse:
     now = request.app[CONSOLE].clock.now()
-    status = 409 if conflict else 503 if lost_id else 200 if errors is None else 400
+    status = 409 if conflict else lost.status if lost else 200 if errors is None else 400
     return render(
         request,
         "events_form.html",
@@ -292,8 +295,8 @@ def _form(
         confidences=dict.fromkeys(["0.95", "0.8", "0.5", form.confidence]),
         theirs=view.form_of(event) if conflict and event is not None else None,
         changes=view.changes(form, view.form_of(event)) if conflict and event is not None else (),
-        lost=lost_id is not None,
-        request_id=lost_id or str(uuid.uuid4()),
+        lost=lost,
+        request_id=request_id or str(uuid.uuid4()),
         may_plan=PLAN in viewer_of(request).may,
     )
 
@@ -358,18 +361,22 @@ async def show_cancel(request: web.Request) -> web.StreamResponse:
 
 
 def _cancel_page(
-    request: web.Request, event: event_pb2.Event, request_id: str, lost_reason: str | None = None
+    request: web.Request,
+    event: event_pb2.Event,
+    request_id: str,
+    reason: str = "",
+    lost: Trouble | None = None,
 ) -> web.StreamResponse:
     """Ask, or ask again with the reason that was typed when the API did not answer."""
     now = request.app[CONSOLE].clock.now()
     return render(
         request,
         "events_cancel.html",
-        status=200 if lost_reason is None else 503,
+        status=200 if lost is None else lost.status,
         event=view.event_row(event, now),
         request_id=request_id,
-        lost=lost_reason is not None,
-        reason=lost_reason or "",
+        lost=lost,
+        reason=reason,
     )
 
 
@@ -390,7 +397,7 @@ async def cancel(request: web.Request) -> web.StreamResponse:
         if error.code() not in LOST:
             raise
         event = event_pb2.Event(name=asked.name, etag=asked.etag, display_name=one("title"))
-        return _cancel_page(request, event, asked.request_id, asked.reason)
+        return _cancel_page(request, event, asked.request_id, asked.reason, trouble_of(error))
     viewer_of(request).feed.forget("events", "night", "fleet")
     raise web.HTTPSeeOther(f"/events/{name}?done=cancelled")
 
@@ -460,12 +467,12 @@ def _import_page(
     errors: view.FieldErrors | None = None,
     problem: str = "",
     *,
-    lost: bool = False,
+    lost: Trouble | None = None,
 ) -> web.StreamResponse:
     return render(
         request,
         "events_import.html",
-        status=503 if lost else 400 if errors or problem else 200,
+        status=lost.status if lost else 400 if errors or problem else 200,
         lost=lost,
         form=form,
         workloads=names,
@@ -515,7 +522,7 @@ async def _imported(request: web.Request, *, validate_only: bool) -> web.StreamR
             rows = view.import_rows(found.events)
         except grpc.aio.AioRpcError as error:
             if error.code() in LOST and not validate_only:
-                return _import_page(request, form, form.workloads, lost=True)
+                return _import_page(request, form, form.workloads, lost=trouble_of(error))
             if error.code() is not grpc.StatusCode.INVALID_ARGUMENT:
                 raise
             said = _of_file(explain(error))

@@ -34,7 +34,7 @@ def address(then: str) -> str:
 
 async def show(request: web.Request) -> web.StreamResponse:
     """Show the form."""
-    return render(request, "login.html", then=local(request.query.get("next", "/")), problem="")
+    return render(request, "login.html", then=local(request.query.get("next", "/")), problem=None)
 
 
 async def log_in(request: web.Request) -> web.StreamResponse:
@@ -46,7 +46,7 @@ async def log_in(request: web.Request) -> web.StreamResponse:
     try:
         cookie = await console.sessions.begin(token if isinstance(token, str) else "")
     except LoginError as error:
-        return render(request, "login.html", status=401, then=then, problem=error.key)
+        return render(request, "login.html", status=error.status, then=then, problem=error)
     await console.sessions.end(request.cookies.get(COOKIE, ""))
     there = web.HTTPSeeOther(then)
     set_cookie(request, there, cookie)
