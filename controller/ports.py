@@ -458,7 +458,10 @@ class NotificationStore(Protocol):
         ...
 
     async def held(self, keys: Collection[str], away_before: datetime) -> Sequence[Held]:
-        """What is remembered of the alarms of these keys, and of all that have been away since ``away_before`` or longer."""
+        """What is remembered of the alarms of these keys, and of all that have been away since ``away_before`` or longer.
+
+        Of these, only those of registered workloads: nobody tells of others, and they stay until they are past their age.
+        """
         ...
 
     async def keep_held(self, kept: Sequence[Held], forgotten: Collection[str], now: datetime) -> None:

@@ -735,10 +735,16 @@ class _Notifications:
             tables.notifications.setdefault((one.sink, one.notification.id), one)
 
     async def held(self, keys: Collection[str], away_before: datetime) -> Sequence[Held]:
+        tables = await self._at.read()
         return [
             one
-            for key, (_, one) in (await self._at.read()).alarm_holds.items()
-            if key in keys or (one.away_since_at is not None and one.away_since_at <= away_before)
+            for key, (_, one) in tables.alarm_holds.items()
+            if key in keys
+            or (
+                one.away_since_at is not None
+                and one.away_since_at <= away_before
+                and one.alarm.workload in tables.workloads
+            )
         ]
 
     async def keep_held(self, kept: Sequence[Held], forgotten: Collection[str], now: datetime) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, Text, cast, delete, func, or_, select, text, tuple_, update
+from sqlalchemy import Row, Text, cast, delete, exists, func, or_, select, text, tuple_, update
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 
 from controller.adapters.codec import decode
@@ -64,12 +64,14 @@ class PostgresNotificationStore:
         )
 
     async def held(self, keys: Collection[str], away_before: datetime) -> Sequence[Held]:
-        """Those of these keys, and all that have been away for long enough."""
+        """Those of these keys, and all of registered workloads that have been away for long enough."""
         column = tables.alarm_holds.c
+        registered = exists().where(tables.workloads.c.name == column.workload)
         rows = await self._session.execute(
             select(column.body).where(
                 or_(
-                    column.key == func.any(cast(list(keys), ARRAY(Text))), column.away_since_at <= away_before
+                    column.key == func.any(cast(list(keys), ARRAY(Text))),
+                    (column.away_since_at <= away_before) & registered,
                 )
             )
         )

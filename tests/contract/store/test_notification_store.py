@@ -9,7 +9,7 @@ import pytest
 from controller.adapters.fakes import FakeStore
 from controller.adapters.postgres import Limits, PostgresStore
 from controller.core.resources import Page
-from controller.core.types import Alarm, AlarmKind
+from controller.core.types import Alarm, AlarmKind, CapacityProfile, Workload
 from controller.notify.types import Backlog, Delivery, DeliveryState, Held, Kind, Notification, Severity
 from controller.ports import Retention, Store
 
@@ -197,30 +197,57 @@ async def test_records_go_when_they_are_past_their_age(store: Store) -> None:
     assert ["n2"] == [one.notification.id for one in await listed(store)]
 
 
+def held(name: str, away_since_at: datetime | None, count: int = 0) -> Held:
+    return Held(Alarm(AlarmKind.NO_DATA, name, "", f"{name}: no data."), away_since_at, count)
+
+
+async def found(store: Store, away_before: datetime, *keys: str) -> list[Held]:
+    async with store.unit_of_work() as uow:
+        return sorted(await uow.notifications.held(keys, away_before), key=lambda one: one.alarm.key)
+
+
+async def register(store: Store, *names: str) -> None:
+    profile = CapacityProfile("e", "g", 100.0)
+    async with store.unit_of_work() as uow:
+        for name in names:
+            await uow.workloads.create(Workload(name, "m", (profile,), max_replicas=4))
+        await uow.commit()
+
+
 async def test_what_is_remembered_of_alarms_is_found_by_key_or_by_how_long_they_are_away(
     store: Store,
 ) -> None:
-    def held(name: str, away_since_at: datetime | None, count: int = 0) -> Held:
-        return Held(Alarm(AlarmKind.NO_DATA, name, "", f"{name}: no data."), away_since_at, count)
-
-    async def found(away_before: datetime, *keys: str) -> list[Held]:
-        async with store.unit_of_work() as uow:
-            return sorted(await uow.notifications.held(keys, away_before), key=lambda one: one.alarm.key)
-
+    await register(store, "a", "b")
     old, new, back = held("a", NOW), held("b", NOW + MINUTE), held("c", None, 3)
     async with store.unit_of_work() as uow:
         await uow.notifications.keep_held([old, new, held("c", NOW - MINUTE, 2)], [], NOW)
         await uow.notifications.keep_held([back], [], NOW + MINUTE)
         await uow.commit()
 
-    assert [] == await found(NOW - MINUTE)
-    assert [old] == await found(NOW)
-    assert [old, back] == await found(NOW, back.alarm.key, "NO_DATA/d/")
+    assert [] == await found(store, NOW - MINUTE)
+    assert [old] == await found(store, NOW)
+    assert [old, back] == await found(store, NOW, back.alarm.key, "NO_DATA/d/")
     async with store.unit_of_work() as uow:
         await uow.notifications.keep_held([], [old.alarm.key, new.alarm.key], NOW)
         await uow.commit()
-    assert [back] == await found(NOW + MINUTE, old.alarm.key, new.alarm.key, back.alarm.key)
+    assert [back] == await found(store, NOW + MINUTE, old.alarm.key, new.alarm.key, back.alarm.key)
 
     # Of a workload that is gone for good it goes, too.
     await store.maintain(NOW + 2 * MINUTE + Retention().decisions, Retention())
-    assert [] == await found(NOW + MINUTE, back.alarm.key)
+    assert [] == await found(store, NOW + MINUTE, back.alarm.key)
+
+
+async def test_what_is_remembered_of_a_deleted_workload_is_found_by_its_key_alone(store: Store) -> None:
+    """Every tick asks for what has been away for long enough, and tells of registered workloads only."""
+    await register(store, "kept", "deleted")
+    kept, orphan = held("kept", NOW), held("deleted", NOW)
+    async with store.unit_of_work() as uow:
+        await uow.notifications.keep_held([kept, orphan], [], NOW)
+        await uow.workloads.delete("deleted", expected_generation=None)
+        await uow.commit()
+
+    assert [kept] == await found(store, NOW)
+    assert [orphan, kept] == await found(store, NOW, orphan.alarm.key)
+
+    await register(store, "deleted")
+    assert [orphan, kept] == await found(store, NOW)
