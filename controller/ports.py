@@ -826,6 +826,16 @@ class NearModel(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class NearAsked:
+    """One model and what ``NearModel.near`` is to be told."""
+
+    model: NearModel
+    minutes: Sequence[tuple[datetime, float | None]]
+    band: ForecastBand | None
+    trust: Trust
+
+
+@dataclass(frozen=True, slots=True)
 class Refit:
     """One forecast and what its median is made of; no parts where there are no numbers."""
 
@@ -903,4 +913,8 @@ class ForecastPort(Protocol):
 
     def near_model(self) -> NearModel:
         """A model for one workload that has measured nothing yet."""
+        ...
+
+    def near_of(self, asked: Sequence[NearAsked]) -> Sequence[NearDemand | None]:
+        """What ``NearModel.near`` says of each, in order, for far less than one by one. Models come from ``near_model``."""
         ...

@@ -2,9 +2,10 @@
 
 Promises: one failing workload never stops the rest, and none of it stops the forecast or the tick: what is
 not renewed ages out in the core. Reads two hours per workload, and only once a new minute was stored, of many
-workloads at once; two weeks and their events once per calibration. Whole minutes only: a partial one would read
-as a fall in demand. What an event of stated size explains is left out of the record, as in the simulator: a midnight
-sale must not make every later hour expect another. Called by the runner while this process leads.
+workloads at once, and reckons them at once, too; two weeks and their events once per calibration. Whole minutes
+only: a partial one would read as a fall in demand. What an event of stated size explains is left out of the record,
+as in the simulator: a midnight sale must not make every later hour expect another. Called by the runner while this
+process leads.
 """
 
 import logging
@@ -15,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from controller.core.leadtime import LeadTime
 from controller.core.planner import explained
 from controller.core.types import Event, ForecastBand, NearDemand, Trust
-from controller.ports import Clock, ForecastPort, NearModel, Store, UnavailableError
+from controller.ports import Clock, ForecastPort, NearAsked, NearModel, Store, UnavailableError
 from controller.settings import Settings
 from controller.usecases.occurrences import OCCURRENCES_MAX
 from controller.usecases.schedule import by_workload, events_between
@@ -67,20 +68,21 @@ class NearForecasting:
             del self._watched[gone]
             self.demands.pop(gone, None)
         every = sorted(names)
-        for part in (every[first : first + BATCH] for first in range(0, len(every), BATCH)):
+        waiting = [every[first : first + BATCH] for first in range(0, len(every), BATCH)]
+        while waiting:
+            part = waiting.pop(0)
             try:
                 found = await self._fresh(part)
-            except UnavailableError as error:
+            except UnavailableError as error:  # read again at the next turn, in seconds
                 log.warning("near demand of %d workloads waits for the store: %s", len(part), error)
-                continue
-            except Exception:  # as below, of as many
-                log.exception("near demand of %d workloads failed", len(part))
-                continue
-            for name, minutes in found.items():
-                try:
-                    self._renew(name, minutes, bands.get(name), trust.get(name, Trust.UNPROVEN))
-                except Exception:  # a defect concerns one workload, whose near demand then ages out
-                    log.exception("near demand of %s failed", name)
+            except Exception:  # a defect concerns one workload, whose near demand then ages out
+                if len(part) == 1:
+                    log.exception("near demand of %s failed", part[0])
+                else:
+                    middle = len(part) // 2
+                    waiting[:0] = [part[:middle], part[middle:]]
+            else:
+                self._renew(found, bands, trust)
 
     async def calibrate(self, leads: Mapping[str, LeadTime]) -> int:
         """Measure anew what is due; return how many workloads were measured."""
@@ -168,16 +170,34 @@ class NearForecasting:
                 ]
             return await uow.traffic.read_many(anew, start_at, end_at)
 
-    def _renew(self, name: str, minutes: Minutes, band: ForecastBand | None, trust: Trust) -> None:
-        watched = self._watched.get(name)
-        if watched is None:  # forgotten while it was read
-            return
-        watched.seen_at = max((at for at, qps in minutes if qps is not None), default=watched.seen_at)
-        near = watched.model.near(minutes, band, trust=trust)
-        if near is None:
-            self.demands.pop(name, None)
-        else:
-            self.demands[name] = near
+    def _renew(
+        self, found: Mapping[str, Minutes], bands: Mapping[str, ForecastBand], trust: Mapping[str, Trust]
+    ) -> None:
+        asked: dict[str, NearAsked] = {}
+        for name, minutes in found.items():
+            watched = self._watched.get(name)
+            if watched is None:  # forgotten while it was read
+                continue
+            watched.seen_at = max((at for at, qps in minutes if qps is not None), default=watched.seen_at)
+            asked[name] = NearAsked(watched.model, minutes, bands.get(name), trust.get(name, Trust.UNPROVEN))
+        for name, near in self._answers(asked).items():
+            if near is None:
+                self.demands.pop(name, None)
+            else:
+                self.demands[name] = near
+
+    def _answers(self, asked: Mapping[str, NearAsked]) -> Mapping[str, NearDemand | None]:
+        try:
+            return dict(zip(asked, self._forecaster.near_of(list(asked.values())), strict=True))
+        except Exception:  # of one of them, which is named below
+            log.warning("near demand of %d workloads is made one by one", len(asked), exc_info=True)
+        answers: dict[str, NearDemand | None] = {}
+        for name, one in asked.items():
+            try:
+                answers[name] = one.model.near(one.minutes, one.band, trust=one.trust)
+            except Exception:  # as above
+                log.exception("near demand of %s failed", name)
+        return answers
 
 
 def ordinary(minutes: Minutes, events: Sequence[Event]) -> Minutes:

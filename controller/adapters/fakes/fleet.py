@@ -23,7 +23,7 @@ from controller.core.types import (
     Trust,
     Workload,
 )
-from controller.ports import Clock, NearModel, PoolView, Refit, UnavailableError
+from controller.ports import Clock, NearAsked, NearModel, PoolView, Refit, UnavailableError
 
 # Seconds after the order at which a replica reaches each stage.
 STAGE_AT_S: Mapping[Stage, float] = {
@@ -308,3 +308,7 @@ class FakeForecaster:
     def near_model(self) -> NearModel:
         """One that repeats the last minute."""
         return FakeNearModel(self.levels)
+
+    def near_of(self, asked: Sequence[NearAsked]) -> Sequence[NearDemand | None]:
+        """One after the other."""
+        return [one.model.near(one.minutes, one.band, trust=one.trust) for one in asked]

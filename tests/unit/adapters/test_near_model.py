@@ -1,5 +1,6 @@
 """Near demand from minutes: up before the daily ramp, calm in noise, honest about what it does not know."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -7,11 +8,13 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from controller.adapters.forecaster import NEAR_LEVELS, NEAR_VALID_MINUTES, FitForecaster
+from controller.adapters.forecaster import FitForecaster
+from controller.adapters.near_model import NEAR_LEVELS, NEAR_VALID_MINUTES, recent_of
 from controller.core.types import ForecastBand, ForecastState, NearDemand, Trust
-from controller.ports import NearModel
+from controller.ports import NearAsked, NearModel
 from controller.simulation.ours import LEVELS, Foresight
 from controller.simulation.trace import Trace
+from forecaster.nearcast import recent
 
 Minutes = list[tuple[datetime, float | None]]
 
@@ -359,3 +362,53 @@ async def test_what_was_said_is_forgotten_after_two_weeks() -> None:
     await model.calibrate(later, lead=LEAD)
 
     assert not heeds_the_forecast(model, later, 2 * DAY)
+
+
+# ---------------------------------------------------------------- many at once
+
+
+def same(one: NearDemand | None, other: NearDemand | None) -> bool:
+    """But for the last bits of a double: sums of many are made in another order."""
+    if one is None or other is None:
+        return one is other
+    return replace(one, qps=()) == replace(other, qps=()) and one.qps == pytest.approx(other.qps, rel=1e-9)
+
+
+async def test_many_say_together_what_each_says_alone() -> None:
+    end, forecaster, minutes = 2 * DAY - 40, FitForecaster(), steady(2 * DAY)
+    other = await a_model(end)
+    heeding = forecaster.near_model()
+    await heeding.calibrate(minutes[:60], lead=LEAD)
+    await foreseen(heeding, minutes, range(60, end))
+    await heeding.calibrate(minutes[:end], lead=LEAD)
+    long = await a_model(end, lead=20 * MINUTE, history=minutes)
+    seen, coming = minutes[end - 120 : end], a_band(end, *[2000.0] * 40, step=MINUTE)
+    unknown: Minutes = [(at, None) for at, _ in seen]
+    holes: Minutes = [(at, None if i % 3 else qps) for i, (at, qps) in enumerate(seen)]
+    asked = [
+        NearAsked(model, known, band, trust)
+        for model in (heeding, other, long, forecaster.near_model())
+        for known in (seen, seen[-40:], seen[:-2], holes, unknown, [])
+        for band in (None, coming, a_band(end, 2000.0, step=MINUTE))
+        for trust in (Trust.TRUSTED, Trust.DISTRUSTED)
+    ]
+
+    together = forecaster.near_of(asked)
+
+    alone = [one.model.near(one.minutes, one.band, trust=one.trust) for one in asked]
+    assert all(map(same, together, alone))
+    assert {True, False} == {one is None for one in together}
+    assert [] == forecaster.near_of([])
+
+
+async def test_what_is_newest_is_what_the_replay_takes_for_it() -> None:
+    """`forecaster.nearcast.recent`, which says it of every minute, and this of the last ones of many workloads."""
+    demand = np.array([qps for _, qps in HISTORY[RAMP - 60 : RAMP + 60]], dtype=np.float64)
+    holes = np.where(np.arange(120) % 7 == 0, demand, math.nan)
+    holes[-1] = demand[-1]
+    started = np.concatenate((np.full(110, math.nan), demand[:10]))
+
+    newest = recent_of(np.stack((demand, holes, started)))
+
+    for column, values in zip(newest.T, (demand, holes, started), strict=True):
+        assert column == pytest.approx(recent(values, 60)[:, -1])

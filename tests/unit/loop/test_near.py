@@ -2,19 +2,20 @@
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 import pytest
 
 from controller.adapters.fakes import FakeForecaster
+from controller.adapters.fakes.store import FakeUnitOfWork
 from controller.adapters.forecaster import FitForecaster
 from controller.core.leadtime import LeadTime
 from controller.core.resources import TrafficEvent, TrafficSample
 from controller.core.types import Decision, ForecastBand, NearDemand, Source, Trust, Workload
 from controller.loop.near import NearForecasting
-from controller.ports import ForecastPort, NearModel
+from controller.ports import ForecastPort, NearAsked, NearModel, UnavailableError
 from controller.settings import Settings
 from tests.unit.loop.conftest import START, Fleet, Process
 
@@ -74,9 +75,14 @@ class Listening(FakeForecaster):
     """Hands out the given models in order."""
 
     models: list[Listener] = field(default_factory=lambda: [Listener()])
+    asked: list[int] = field(default_factory=list[int])  # how many at once
 
     def near_model(self) -> NearModel:
         return self.models.pop(0)
+
+    def near_of(self, asked: Sequence[NearAsked]) -> Sequence[NearDemand | None]:
+        self.asked.append(len(asked))
+        return super().near_of(asked)
 
 
 def watching(fleet: Fleet, forecaster: ForecastPort, **settings: bool | float) -> NearForecasting:
@@ -225,6 +231,81 @@ async def test_a_defect_concerns_one_workload_only(fleet: Fleet, caplog: pytest.
 
     assert (1, {"b"}) == (made, set(near.demands))
     assert ["near demand of a failed", "calibration of a failed"] == caplog.messages
+
+
+async def test_workloads_are_renewed_together(fleet: Fleet) -> None:
+    forecaster = Listening(models=[Listener(), Listener(), Listener()])
+    near = watching(fleet, forecaster)
+    for number, name in enumerate("abc"):
+        await store(fleet, number + 1.0, first_at=START - MINUTE, workload=name)
+
+    await near.refresh("abc", {}, {})
+
+    assert [3] == forecaster.asked
+    assert {"a": (1.0,), "b": (2.0,), "c": (3.0,)} == {name: one.qps for name, one in near.demands.items()}
+
+
+def checked(fleet: Fleet, monkeypatch: pytest.MonkeyPatch, check: Callable[[Sequence[str]], None]) -> None:
+    """Let ``check`` say, by raising, how reading the minutes of many workloads fails."""
+    begin = fleet.store.unit_of_work
+
+    def unit_of_work() -> FakeUnitOfWork:
+        uow = begin()
+        read_many = uow.traffic.read_many
+
+        async def read(
+            workloads: Sequence[str], start_at: datetime, end_at: datetime
+        ) -> Mapping[str, Minutes]:
+            check(workloads)
+            return await read_many(workloads, start_at, end_at)
+
+        monkeypatch.setattr(uow.traffic, "read_many", read)
+        return uow
+
+    monkeypatch.setattr(fleet.store, "unit_of_work", unit_of_work)
+
+
+async def test_minutes_that_cannot_be_read_concern_their_workload_only(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    near = watching(fleet, Listening(models=[Listener() for _ in range(5)]))
+    for name in "abcde":
+        await store(fleet, 1.0, first_at=START - MINUTE, workload=name)
+
+    def check(workloads: Sequence[str]) -> None:
+        if "c" in workloads:
+            raise ValueError("a row that no release has written")
+
+    checked(fleet, monkeypatch, check)
+
+    with caplog.at_level(logging.ERROR):
+        await near.refresh("abcde", {}, {})
+
+    assert set("abde") == set(near.demands)
+    assert ["near demand of c failed"] == caplog.messages
+
+
+async def test_a_read_that_fails_once_is_made_again_at_the_next_turn(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not with the next minute: a store that was away for a moment costs seconds of near demand."""
+    near = watching(fleet, Listening())
+    await store(fleet, 1.0, first_at=START - MINUTE)
+    await near.refresh(LEADS, {}, {})
+    failures = [UnavailableError("the database is away")]
+
+    def check(_: Sequence[str]) -> None:
+        if failures:
+            raise failures.pop()
+
+    checked(fleet, monkeypatch, check)
+    await store(fleet, 2.0)
+    await fleet.clock.advance(62.0)
+
+    await near.refresh(LEADS, {}, {})
+    assert near.demands[NAME].qps == (1.0,)
+    await near.refresh(LEADS, {}, {})
+    assert near.demands[NAME].qps == (2.0,)
 
 
 async def test_with_the_store_away_the_last_stays_and_work_goes_on_afterwards(fleet: Fleet) -> None:
