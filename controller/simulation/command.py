@@ -115,8 +115,8 @@ def run(request: Request) -> list[PolicyResult]:
 
 
 def report(results: Sequence[PolicyResult]) -> Table:
-    """Return the comparison as a table, cheapest oracle-relative cost visible at a glance."""
-    table = Table(title="Same demand, same cold start")
+    """Return the comparison as a table, whole on a terminal of 80 columns."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for heading in ("policy", "violations", "p99 wait", "replica-hours", "changes", "flaps", "peak"):
         table.add_column(heading, justify="left" if heading == "policy" else "right")
     for r in results:

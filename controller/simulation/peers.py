@@ -335,6 +335,8 @@ class Oracle(_Peer):
         """Look at everything."""
         super().prepare(trace, events, model)
         self._step_s = substep_s(trace)
+        # Between two ticks it would be late: on steps of a second it decides every second.
+        self.period_s = min(Oracle.period_s, self._step_s)
         need = replicas_for(model.queue, trace.qps, self.exceed_share)
         ahead = ceil(model.cold_start_s / self._step_s)
         self._counts = ahead_max(np.repeat(need, trace.step_s // self._step_s), ahead).tolist()

@@ -73,3 +73,15 @@ def test_help_names_the_command_and_what_it_does(capsys: pytest.CaptureFixture[s
     said = capsys.readouterr().out
     assert said.startswith("usage: forecrest simulate ")
     assert "Replay a traffic trace" in said
+
+
+def test_the_table_is_whole_at_eighty_columns(
+    trace_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+    main(["--trace", str(trace_file), "--policy", "keda-cron+hpa"])
+
+    head, row = capsys.readouterr().out.splitlines()
+    assert head.split() == "policy violations p99 wait replica-hours changes flaps peak".split()
+    assert row.startswith("keda-cron+hpa ")

@@ -119,6 +119,14 @@ def test_the_oracle_has_no_violation_and_nobody_is_cheaper_without_any() -> None
     assert float(line.paid.sum()) <= 1.02 * float(np.maximum(window, 1).sum())
 
 
+def test_the_oracle_decides_every_second_where_demand_changes_every_second() -> None:
+    qps = np.full(600, 100.0)
+    qps[197:240] = 900.0  # known to it, but no tick of fifteen seconds is early enough by less than that
+    model = replace(MODEL, cold_start_s=60.0)
+
+    assert simulate(_trace(qps, 1), (), [Oracle()], model)[0].violation_share < 1e-4
+
+
 def test_ahead_max_by_definition() -> None:
     values = np.random.default_rng(1).integers(0, 50, 40)
     for ahead in (0, 1, 2, 3, 5, 8, 13):
