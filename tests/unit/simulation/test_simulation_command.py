@@ -83,5 +83,14 @@ def test_the_table_is_whole_at_eighty_columns(
     main(["--trace", str(trace_file), "--policy", "keda-cron+hpa"])
 
     head, row = capsys.readouterr().out.splitlines()
-    assert head.split() == "policy violations p99 wait replica-hours changes flaps peak".split()
+    assert head.split() == [
+        "policy",
+        "violations",
+        "p99",
+        "wait",
+        "replica-hours",
+        "changes",
+        "flaps",
+        "peak",
+    ]
     assert row.startswith("keda-cron+hpa ")
