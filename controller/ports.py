@@ -237,12 +237,16 @@ class ForecastStore(Protocol):
         """Band of the newest run by origin, for workloads that have any, its quantiles packed (`core.rows`)."""
         ...
 
-    async def put_said(self, workload: str, record: bytes) -> None:
-        """Replace what near demand remembers of a workload's forecasts (``NearModel.record``)."""
+    async def put_said(self, workload: str, record: bytes, calibration: bytes = b"") -> None:
+        """Replace what near demand remembers of a workload's forecasts, and what it measured (``NearModel``)."""
         ...
 
     async def said(self, workload: str) -> bytes | None:
-        """What was put last, or None."""
+        """The record that was put last, or None."""
+        ...
+
+    async def calibrations(self, workloads: Sequence[str]) -> Mapping[str, bytes]:
+        """What was measured and put last, for workloads whose last put has any."""
         ...
 
 
@@ -787,8 +791,8 @@ class DemandSource(Protocol):
 class NearModel(Protocol):
     """What one workload's demand may reach before replicas ordered now are warm. Learns.
 
-    Its measurements are made anew after a restart; what forecasts said, which nobody can ask them again, outlives
-    it as a record.
+    What it measured outlives it as a calibration, which serves for hours; what forecasts said, which nobody can ask them
+    again, as a record.
     """
 
     async def calibrate(
@@ -821,7 +825,18 @@ class NearModel(Protocol):
         ...
 
     def restore(self, record: bytes) -> None:
-        """Begin where a record ends, before the first minute. One that cannot be read is as good as none."""
+        """Begin where a record ends. One that cannot be read is as good as none."""
+        ...
+
+    def calibration(self) -> bytes:
+        """What was measured, to be stored; about 15 kB, empty while nothing is."""
+        ...
+
+    def resume(self, calibration: bytes, now: datetime) -> tuple[datetime, timedelta] | None:
+        """Go on with what another measured, before the first minute; return up to when it did, and for what lead time.
+
+        None, and nothing happens, where it cannot be read, is of another release, or does not serve ``now``.
+        """
         ...
 
 
@@ -913,6 +928,10 @@ class ForecastPort(Protocol):
 
     def near_model(self) -> NearModel:
         """A model for one workload that has measured nothing yet."""
+        ...
+
+    async def near_ready(self) -> None:
+        """Load what near demand is made with, beside the event loop: a second, once, that a new leader need not wait."""
         ...
 
     def near_of(self, asked: Sequence[NearAsked]) -> Sequence[NearDemand | None]:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controller.adapters.away import Away
+from controller.adapters.calibrations import Calibration, pack, unpack
 from controller.core.types import ForecastBand, NearDemand, Trust
 from forecaster import nowcast
 from forecaster.types import Floats
@@ -91,6 +92,23 @@ class FitNearModel:
         self.lead, self.lead_minutes = min(lead, lead_minutes * MINUTE), lead_minutes
         return fit is not None
 
+    def calibration(self) -> bytes:
+        """What was measured, to be stored; nothing before."""
+        if self._fit is None:
+            return b""
+        made = Calibration(self._fit, self._fit_end, self.lead.total_seconds(), self.lead_minutes)
+        return pack(made, NEAR_LEVELS, NEAR_VALID_MINUTES)
+
+    def resume(self, calibration: bytes, now: datetime) -> tuple[datetime, timedelta] | None:
+        """Go on with a calibration if it can serve at ``now``; return the end of its history, and its lead time."""
+        made = unpack(calibration, NEAR_LEVELS, NEAR_VALID_MINUTES)
+        # One of the future is of a clock that was set back: for what time of day it speaks is not known.
+        if made is None or not 0 <= _minute(now) - made.end_minute < NEAR_VALID_MINUTES:
+            return None
+        self._fit, self._fit_end = made.fit, made.end_minute
+        self.lead, self.lead_minutes = timedelta(seconds=made.lead_s), made.lead_minutes
+        return EPOCH + made.end_minute * MINUTE, self.lead
+
     def near(self, minutes: Minutes, band: ForecastBand | None, *, trust: Trust) -> NearDemand | None:
         """Quantiles as of the end of the newest known minute; None before or too long after a calibration."""
         return near_of([Asked(self, minutes, band, trust)])[0]
@@ -112,7 +130,10 @@ class FitNearModel:
     def restore(self, record: bytes) -> None:
         """Say for the lead time that a record was made for; one of another release, or cut short, is as good as none."""
         lead_minutes, _ = _unpacked(record)
-        self.lead_minutes = lead_minutes or self.lead_minutes
+        if lead_minutes and self._fit is None:  # that of a calibration stands
+            if not _alike(lead_minutes, self.lead_minutes):
+                self._said = _Said()  # what was said meanwhile looked another time ahead
+            self.lead_minutes = lead_minutes
 
     def kept(self, record: bytes) -> None:
         """Remember no longer what is in ``record``."""

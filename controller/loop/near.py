@@ -2,13 +2,14 @@
 
 Promises: one failing workload never stops the rest, and none of it stops the forecast or the tick: what is
 not renewed ages out in the core. Reads two hours per workload, and only once a new minute was stored, of many
-workloads at once, and reckons them at once, too; two weeks and their events once per calibration. Whole minutes
-only: a partial one would read as a fall in demand. What an event of stated size explains is left out of the record,
-as in the simulator: a midnight sale must not make every later hour expect another. Called by the runner while this
-process leads.
+workloads at once, and reckons them at once, too; two weeks and their events once per calibration. Calibrations are
+stored, so that a new leader goes on with them. Whole minutes only: a partial one would read as a fall in demand. What
+an event of stated size explains is left out of the record, as in the simulator: a midnight sale must not make every
+later hour expect another. Called by the runner while this process leads.
 """
 
 import logging
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -16,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from controller.core.leadtime import LeadTime
 from controller.core.planner import explained
 from controller.core.types import Event, ForecastBand, NearDemand, Trust
-from controller.ports import Clock, ForecastPort, NearAsked, NearModel, Store, UnavailableError
+from controller.ports import Clock, ForecastPort, NearAsked, NearModel, PortError, Store, UnavailableError
 from controller.settings import Settings
 from controller.usecases.occurrences import OCCURRENCES_MAX
 from controller.usecases.schedule import by_workload, events_between
@@ -43,7 +44,8 @@ class _Watched:
     seen_at: datetime | None = None  # the newest minute that `demands` knows
     due_at: datetime | None = None
     lead_s: float = 0.0
-    restored: bool = False
+    resumed: bool = False  # looked for a stored calibration, or measured
+    restored: bool = False  # read the record of what forecasts said
 
     def is_due(self, now: datetime, lead_s: float) -> bool:
         moved = abs(lead_s - self.lead_s) > LEAD_MOVE_MAX * self.lead_s
@@ -56,24 +58,39 @@ class NearForecasting:
     def __init__(self, store: Store, forecaster: ForecastPort, clock: Clock, settings: Settings) -> None:
         self._store, self._forecaster, self._clock, self._settings = store, forecaster, clock, settings
         self._watched: dict[str, _Watched] = {}
+        self._is_ready = False
         self.demands: dict[str, NearDemand] = {}
 
+    async def ready(self) -> None:
+        """Load what near demand is made with, so that whoever comes to lead has it at once."""
+        if self._enabled and not self._is_ready:
+            await self._forecaster.near_ready()
+            self._is_ready = True
+
     async def refresh(
-        self, names: Collection[str], bands: Mapping[str, ForecastBand], trust: Mapping[str, Trust]
+        self,
+        names: Collection[str],
+        bands: Mapping[str, ForecastBand],
+        trust: Mapping[str, Trust],
+        *,
+        within_s: float = math.inf,
     ) -> None:
-        """Renew near demand of every workload that a new minute was stored for; forget those not named."""
+        """Renew near demand of every workload that a new minute was stored for; forget those not named.
+
+        ``within_s``: begin no further workloads after so long; the next call goes on.
+        """
         if not self._enabled:
             return
+        until_s = self._clock.monotonic() + within_s
         for gone in self._watched.keys() - set(names):
             del self._watched[gone]
             self.demands.pop(gone, None)
-        every = sorted(names)
-        waiting = [every[first : first + BATCH] for first in range(0, len(every), BATCH)]
-        while waiting:
+        waiting = _parts(sorted(names))
+        while waiting and self._clock.monotonic() < until_s:
             part = waiting.pop(0)
             try:
                 found = await self._fresh(part)
-            except UnavailableError as error:  # read again at the next turn, in seconds
+            except PortError as error:  # read again at the next turn, in seconds
                 log.warning("near demand of %d workloads waits for the store: %s", len(part), error)
             except Exception:  # a defect concerns one workload, whose near demand then ages out
                 if len(part) == 1:
@@ -85,58 +102,92 @@ class NearForecasting:
                 self._renew(found, bands, trust)
 
     async def calibrate(self, leads: Mapping[str, LeadTime]) -> int:
-        """Measure anew what is due; return how many workloads were measured."""
+        """Measure anew what is due, what has no near demand first; return how many workloads were measured."""
+        if not self._enabled:
+            return 0
+        try:
+            await self._resume(list(leads))
+        except PortError as error:
+            log.warning("calibrations wait for the store: %s", error)
+            return 0
+        due = [name for name in leads if self._is_due(name, leads[name])]
+        due.sort(key=lambda name: (name in self.demands, self._watch(name).due_at or EPOCH))
         made = 0
-        for name, lead in leads.items() if self._enabled else ():
-            watched, now = self._watch(name), self._clock.now()
-            if not watched.is_due(now, lead.total_p95_s):
-                continue
-            period = timedelta(seconds=self._settings.near_period_s)
-            watched.due_at, watched.lead_s = now + period, lead.total_p95_s
-            try:
-                await self._restore(name, watched)
-                end_at = _whole_minute(now)
-                async with self._store.unit_of_work() as uow:
-                    span = await uow.traffic.span(name)
-                    start_at = end_at if span is None else max(span[0], end_at - HISTORY)
-                    minutes = await uow.traffic.read(name, start_at, end_at)
-                    stored = await uow.forecasts.said(name)
-                    events = by_workload(
-                        await events_between(uow, start_at, end_at, name), start_at, end_at, OCCURRENCES_MAX
-                    ).get(name, ())
-                minutes = ordinary(minutes, events)
-                model, lead_time = watched.model, timedelta(seconds=lead.total_p95_s)
-                record = model.record(stored or b"")
-                if await model.calibrate(minutes, lead=lead_time, record=record):
-                    made += 1
-                    watched.seen_at = None  # the minute that is known already has better quantiles now
-                else:
-                    watched.due_at = now + min(period, SHORT_RETRY)
-                record = model.record(record)
-                async with self._store.unit_of_work() as uow:
-                    await uow.forecasts.put_said(name, record)
-                    await uow.commit()
-                model.kept(record)
-            except UnavailableError as error:
-                watched.due_at = None
-                log.warning("calibration of %s waits for the store: %s", name, error)
-            except Exception:  # as above; tried again after a period
-                log.exception("calibration of %s failed", name)
+        for name in due:
+            if self._is_due(name, leads[name]):  # still: another process may have led since, and measured
+                made += await self._measure(name, leads[name])
+        return made
+
+    def _is_due(self, name: str, lead: LeadTime) -> bool:
+        return self._watch(name).is_due(self._clock.now(), lead.total_p95_s)
+
+    async def _measure(self, name: str, lead: LeadTime) -> bool:
+        watched, now = self._watch(name), self._clock.now()
+        watched.due_at, watched.lead_s = now + self._period, lead.total_p95_s
+        watched.resumed, made = True, False
+        try:
+            end_at = _whole_minute(now)
+            async with self._store.unit_of_work() as uow:
+                span = await uow.traffic.span(name)
+                start_at = end_at if span is None else max(span[0], end_at - HISTORY)
+                minutes = await uow.traffic.read(name, start_at, end_at)
+                stored = await uow.forecasts.said(name) or b""
+                events = by_workload(
+                    await events_between(uow, start_at, end_at, name), start_at, end_at, OCCURRENCES_MAX
+                ).get(name, ())
+            minutes = ordinary(minutes, events)
+            model, lead_time = watched.model, timedelta(seconds=lead.total_p95_s)
+            if not watched.restored:
+                model.restore(stored)
+                watched.restored = True
+            record = model.record(stored)
+            made = await model.calibrate(minutes, lead=lead_time, record=record)
+            if made:
+                watched.seen_at = None  # the minute that is known already has better quantiles now
+            else:
+                watched.due_at = now + min(self._period, SHORT_RETRY)
+            record = model.record(record)
+            async with self._store.unit_of_work() as uow:
+                await uow.forecasts.put_said(name, record, model.calibration())
+                await uow.commit()
+            model.kept(record)
+        except UnavailableError as error:
+            watched.due_at = None
+            log.warning("calibration of %s waits for the store: %s", name, error)
+        except Exception:  # as above; tried again after a period
+            log.exception("calibration of %s failed", name)
         return made
 
     def forget(self) -> None:
-        """Begin anew from what is stored: another process may have led meanwhile, and remembers more."""
+        """Begin anew from what is stored: another process may have led meanwhile, and measured since."""
         self._watched.clear()
 
-    async def _restore(self, name: str, watched: _Watched) -> None:
-        if watched.restored:
-            return
-        async with self._store.unit_of_work() as uow:
-            record = await uow.forecasts.said(name)
-        # Again: minutes are renewed beside calibrations, and may have been restored meanwhile.
-        if record is not None and not watched.restored:
-            watched.model.restore(record)
-        watched.restored = True
+    async def _resume(self, names: Sequence[str]) -> None:
+        """Go on, once, with what was measured of these before this process led."""
+        unknown = [name for name in names if not self._watch(name).resumed]
+        for part in _parts(unknown):
+            async with self._store.unit_of_work() as uow:
+                stored = await uow.forecasts.calibrations(part)
+            if stored:
+                await self.ready()
+            now = self._clock.now()
+            for name in part:
+                watched = self._watch(name)
+                if watched.resumed:  # while it was read
+                    continue
+                watched.resumed = True
+                try:
+                    found = watched.model.resume(stored[name], now) if name in stored else None
+                except Exception:  # a defect concerns one workload, which is measured anew
+                    log.exception("the stored calibration of %s cannot be used", name)
+                    continue
+                if found is not None:
+                    until_at, lead = found
+                    watched.due_at, watched.lead_s = until_at + self._period, lead.total_seconds()
+
+    @property
+    def _period(self) -> timedelta:
+        return timedelta(seconds=self._settings.near_period_s)
 
     @property
     def _enabled(self) -> bool:
@@ -149,13 +200,12 @@ class NearForecasting:
 
     async def _fresh(self, names: Sequence[str]) -> Mapping[str, Minutes]:
         """Return the last hours of those workloads that a minute was stored for which they have not seen."""
+        await self._resume(names)
         end_at = _whole_minute(self._clock.now())
         start_at = end_at - RECENT
         seen = {name: self._watch(name).seen_at for name in names}
         begun = {name: at for name, at in seen.items() if at is not None and at < end_at - MINUTE}
         anew = [name for name, at in seen.items() if at is None]
-        for name in anew:
-            await self._restore(name, self._watch(name))
         if not begun and not anew:
             return {}
         async with self._store.unit_of_work() as uow:
@@ -206,6 +256,10 @@ def ordinary(minutes: Minutes, events: Sequence[Event]) -> Minutes:
     for places in explained(events, kept[0][0], MINUTE, len(kept)) if kept else ():
         kept[places] = [(at, None) for at, _ in kept[places]]
     return kept
+
+
+def _parts(names: Sequence[str]) -> list[Sequence[str]]:
+    return [names[first : first + BATCH] for first in range(0, len(names), BATCH)]
 
 
 def _whole_minute(at: datetime) -> datetime:

@@ -52,6 +52,7 @@ class Runner:
         self._notifier = notifier
         self._forecasting, self._clock, self._settings = forecasting, clock, settings
         self._loaded_for: int | None = None
+        self._loading = asyncio.Lock()  # ticks and refits both begin with it
         self._settled_for: int | None = None
         self.last_tick_at: datetime | None = None
         self.failure_count = 0
@@ -155,9 +156,12 @@ class Runner:
         await self._forecasting.refresh(workloads, events)
 
     async def near(self) -> None:
-        """Renew near demand of the newest tick's workloads, if this process leads."""
-        if self._leadership.token is not None:
-            forecasting = self._forecasting
+        """Renew near demand of the newest tick's workloads, if this process leads; be ready for it otherwise."""
+        forecasting, token = self._forecasting, self._leadership.token
+        if token is None:
+            await forecasting.near.ready()
+        elif self._settled_for == token:
+            # Before its first tick a leader knows no workloads here, and would forget what it has just loaded.
             await forecasting.near.refresh(self._control.leads, forecasting.bands, forecasting.trust)
 
     async def calibrate(self) -> None:
@@ -194,8 +198,17 @@ class Runner:
             self._settled_for = token
 
     async def _load_once(self, workloads: Sequence[Workload] | None = None) -> None:
-        token = self._leadership.token
-        if self._loaded_for != token:
-            await self._forecasting.load(await self._control.workloads() if workloads is None else workloads)
-            self._forecasting.near.forget()
+        async with self._loading:
+            token = self._leadership.token
+            if self._loaded_for == token:
+                return
+            known = await self._control.workloads() if workloads is None else workloads
+            forecasting = self._forecasting
+            await forecasting.load(known)
+            forecasting.near.forget()
+            # A tick without near demand follows the forecast, for most workloads higher; but none waits long for it.
+            names = [workload.name for workload in known]
+            await forecasting.near.refresh(
+                names, forecasting.bands, forecasting.trust, within_s=self._settings.tick_period_s
+            )
             self._loaded_for = token

@@ -186,6 +186,15 @@ class FakeNearModel:
     def restore(self, record: bytes) -> None:
         """Nothing is read."""
 
+    def calibration(self) -> bytes:
+        """Nothing is measured but the lead time."""
+        return b"" if self.lead is None else str(self.lead.total_seconds()).encode()
+
+    def resume(self, calibration: bytes, now: datetime) -> tuple[datetime, timedelta] | None:
+        """Go on with that, as if it had just been told."""
+        self.lead = timedelta(seconds=float(calibration))
+        return now, self.lead
+
 
 @dataclass
 class FakeForecaster:
@@ -308,6 +317,9 @@ class FakeForecaster:
     def near_model(self) -> NearModel:
         """One that repeats the last minute."""
         return FakeNearModel(self.levels)
+
+    async def near_ready(self) -> None:
+        """Nothing to load."""
 
     def near_of(self, asked: Sequence[NearAsked]) -> Sequence[NearDemand | None]:
         """One after the other."""

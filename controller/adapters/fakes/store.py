@@ -77,7 +77,7 @@ class FakeTables:
     forecasts: dict[str, tuple[ForecastRun, ForecastBand]] = field(
         default_factory=dict[str, tuple[ForecastRun, ForecastBand]]
     )
-    said: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    said: dict[str, tuple[bytes, bytes]] = field(default_factory=dict[str, tuple[bytes, bytes]])
     parts: dict[str, Parts] = field(default_factory=dict[str, Parts])
     scores: dict[tuple[str, datetime], HourScore] = field(
         default_factory=dict[tuple[str, datetime], HourScore]
@@ -479,11 +479,16 @@ class _Forecasts:
             if pair is not None
         }
 
-    async def put_said(self, workload: str, record: bytes) -> None:
-        (await self._at.write()).said[workload] = record
+    async def put_said(self, workload: str, record: bytes, calibration: bytes = b"") -> None:
+        (await self._at.write()).said[workload] = (record, calibration)
 
     async def said(self, workload: str) -> bytes | None:
-        return (await self._at.read()).said.get(workload)
+        record, _ = (await self._at.read()).said.get(workload, (None, b""))
+        return record
+
+    async def calibrations(self, workloads: Sequence[str]) -> Mapping[str, bytes]:
+        said = (await self._at.read()).said
+        return {name: said[name][1] for name in workloads if name in said and said[name][1]}
 
     async def _newest(
         self, workload: str, order: Callable[[ForecastRun], Any], *, created_until: datetime | None = None

@@ -40,6 +40,9 @@ _LATEST_BANDS = """
     ) AS run
 """
 _BANDS_PER_STATEMENT = 500
+_CALIBRATIONS = """
+    SELECT workload, calibration FROM forecasts_said WHERE workload = ANY(%s::text[]) AND calibration IS NOT NULL
+"""
 _SAVE = """
     INSERT INTO forecasts (id, workload, origin_at, created_at, state, run, band, qps)
     VALUES (%s, %s, %s, %s, %s, %s::jsonb, %s::jsonb, %s) ON CONFLICT DO NOTHING
@@ -116,15 +119,28 @@ class PostgresForecastStore:
                         found[name] = _band(body, qps)
         return found
 
-    async def put_said(self, workload: str, record: bytes) -> None:
-        """Replace what near demand remembers of a workload's forecasts."""
-        statement = insert(tables.forecasts_said).values(workload=workload, record=record)
+    async def put_said(self, workload: str, record: bytes, calibration: bytes = b"") -> None:
+        """Replace what near demand remembers of a workload's forecasts, and what it measured."""
+        statement = insert(tables.forecasts_said).values(
+            workload=workload, record=record, calibration=calibration or None
+        )
         await self._session.execute(
             statement.on_conflict_do_update(
                 index_elements=["workload"],
-                set_={"record": statement.excluded.record, "written_at": func.clock_timestamp()},
+                set_={
+                    "record": statement.excluded.record,
+                    "calibration": statement.excluded.calibration,
+                    "written_at": func.clock_timestamp(),
+                },
             )
         )
+
+    async def calibrations(self, workloads: Sequence[str]) -> Mapping[str, bytes]:
+        """What was measured, for workloads that have any."""
+        with self._session.limited():
+            async with _rows_cursor(self._session) as cursor:
+                await cursor.execute(_CALIBRATIONS, (list(workloads),))
+                return {name: calibration async for name, calibration in cursor}
 
     async def said(self, workload: str) -> bytes | None:
         """What was put last, or None."""

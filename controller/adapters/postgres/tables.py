@@ -134,6 +134,7 @@ forecasts_said = Table(
     metadata,
     _key("workload"),
     Column("record", LargeBinary, nullable=False),
+    Column("calibration", LargeBinary),
     _written_at(),
 )
 

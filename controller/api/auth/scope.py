@@ -300,12 +300,15 @@ class _Forecasts:
     async def latest_bands(self, workloads: Sequence[str]) -> Mapping[str, ForecastBand]:
         return await self._inner.latest_bands([name for name in workloads if await self._sight.sees(name)])
 
-    async def put_said(self, workload: str, record: bytes) -> None:
+    async def put_said(self, workload: str, record: bytes, calibration: bytes = b"") -> None:
         self._sight.who.require_fleet("storing forecasts")
-        await self._inner.put_said(workload, record)
+        await self._inner.put_said(workload, record, calibration)
 
     async def said(self, workload: str) -> bytes | None:
         return await self._inner.said(workload) if await self._sight.sees(workload) else None
+
+    async def calibrations(self, workloads: Sequence[str]) -> Mapping[str, bytes]:
+        return await self._inner.calibrations([name for name in workloads if await self._sight.sees(name)])
 
 
 class _Accuracy:

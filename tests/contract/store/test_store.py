@@ -609,6 +609,22 @@ async def test_what_forecasts_said_is_replaced_whole_and_bytes_come_back_as_they
         assert await unit.forecasts.said("absent") is None
 
 
+async def test_calibrations_of_many_are_read_at_once_and_go_when_the_next_put_has_none(store: Store) -> None:
+    async with store.unit_of_work() as unit:
+        await unit.forecasts.put_said("a", b"said", b"\x00\xff" * 8_000)
+        await unit.forecasts.put_said("b", b"said", b"before")
+        await unit.forecasts.put_said("b", b"said", b"now")
+        await unit.forecasts.put_said("c", b"said")
+
+        found = await unit.forecasts.calibrations(["a", "b", "c", "absent"])
+        assert {"a": b"\x00\xff" * 8_000, "b": b"now"} == found
+        assert {} == await unit.forecasts.calibrations([])
+
+        await unit.forecasts.put_said("b", b"said")
+        assert {} == await unit.forecasts.calibrations(["b"])
+        assert b"said" == await unit.forecasts.said("b")
+
+
 async def test_a_band_of_another_run_is_refused(store: Store) -> None:
     async with store.unit_of_work() as unit:
         with pytest.raises(ValueError, match=r"band\.id: "):

@@ -1,19 +1,22 @@
 """Near demand from minutes: up before the daily ramp, calm in noise, honest about what it does not know."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from controller.adapters.calibrations import layout_of
 from controller.adapters.forecaster import FitForecaster
 from controller.adapters.near_model import NEAR_LEVELS, NEAR_VALID_MINUTES, recent_of
 from controller.core.types import ForecastBand, ForecastState, NearDemand, Trust
 from controller.ports import NearAsked, NearModel
 from controller.simulation.ours import LEVELS, Foresight
 from controller.simulation.trace import Trace
+from forecaster import nearcast
 from forecaster.nearcast import recent
 
 Minutes = list[tuple[datetime, float | None]]
@@ -362,6 +365,93 @@ async def test_what_was_said_is_forgotten_after_two_weeks() -> None:
     await model.calibrate(later, lead=LEAD)
 
     assert not heeds_the_forecast(model, later, 2 * DAY)
+
+
+# ---------------------------------------------------------------- going on with a stored calibration
+
+
+def at(end: int) -> datetime:
+    return START + end * MINUTE
+
+
+async def test_a_stored_calibration_says_what_it_said_before_it_was_stored() -> None:
+    end = DAYS * DAY + RAMP - 30
+    before = await a_model(end, lead=90 * timedelta(seconds=1))
+    after = FitForecaster().near_model()
+
+    assert after.resume(before.calibration(), at(end + 10)) == (at(end), timedelta(seconds=90))
+
+    for minute in (end, end + 20, end + NEAR_VALID_MINUTES - 1):
+        assert told(after, minute) == told(before, minute)
+    assert after.calibration() == before.calibration()
+
+
+async def test_with_a_stored_calibration_goes_the_record_of_what_was_said() -> None:
+    minutes, end = steady(2 * DAY), 2 * DAY - 40
+    before = FitForecaster().near_model()
+    await before.calibrate(minutes[:60], lead=LEAD)
+    await foreseen(before, minutes, range(60, end - 30))
+    await before.calibrate(minutes[: end - 30], lead=LEAD)
+    record = before.record()
+
+    model = FitForecaster().near_model()
+    model.resume(before.calibration(), at(end - 20))
+    assert heeds_the_forecast(model, minutes, end - 20)
+    await foreseen(model, minutes, range(end - 20, end))
+    model.restore(record)
+    await model.calibrate(minutes[:end], lead=LEAD, record=model.record(record))
+
+    assert heeds_the_forecast(model, minutes, end)
+
+
+async def test_nothing_is_stored_before_anything_was_measured() -> None:
+    assert FitForecaster().near_model().calibration() == b""
+
+
+@pytest.mark.parametrize("later", [-1, NEAR_VALID_MINUTES, 10 * DAY])
+async def test_a_calibration_that_does_not_serve_now_is_not_gone_on_with(later: int) -> None:
+    end = DAYS * DAY
+    stored, model = (await a_model(end)).calibration(), FitForecaster().near_model()
+
+    assert model.resume(stored, at(end + later)) is None
+    assert model.near(HISTORY[end - 120 : end], None, trust=Trust.TRUSTED) is None
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda c: b"", lambda c: c[:-1], lambda c: c[:-6], lambda c: c[:100], lambda c: c[:-4] + b"\xff" * 4],
+    ids=["none", "cut", "a change short", "a head's part", "another envelope"],
+)
+async def test_a_calibration_that_is_not_whole_is_as_good_as_none(damage: Callable[[bytes], bytes]) -> None:
+    end = DAYS * DAY
+    stored, model = (await a_model(end)).calibration(), FitForecaster().near_model()
+
+    assert model.resume(damage(stored), at(end)) is None
+
+
+@pytest.fixture
+def other_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[], None]]:
+    """Makes this release another one, by a line of what measures."""
+
+    def change() -> None:
+        other = tmp_path / "nearcast.py"
+        other.write_bytes(Path(nearcast.__file__).read_bytes() + b"\n")
+        monkeypatch.setattr(nearcast, "__file__", str(other))
+        layout_of.cache_clear()
+
+    yield change
+    layout_of.cache_clear()
+
+
+async def test_a_calibration_of_code_that_measures_otherwise_is_as_good_as_none(
+    other_code: Callable[[], None],
+) -> None:
+    end = DAYS * DAY
+    stored, model = (await a_model(end)).calibration(), FitForecaster().near_model()
+
+    other_code()
+
+    assert model.resume(stored, at(end)) is None
 
 
 # ---------------------------------------------------------------- many at once

@@ -1,8 +1,9 @@
 """Near demand in the loop: a new minute is seen once, a partial one never, and no failure reaches the tick."""
 
+import asyncio
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -14,7 +15,8 @@ from controller.adapters.forecaster import FitForecaster
 from controller.core.leadtime import LeadTime
 from controller.core.resources import TrafficEvent, TrafficSample
 from controller.core.types import Decision, ForecastBand, NearDemand, Source, Trust, Workload
-from controller.loop.near import NearForecasting
+from controller.loop.near import BATCH, NearForecasting
+from controller.loop.runner import Runner
 from controller.ports import ForecastPort, NearAsked, NearModel, UnavailableError
 from controller.settings import Settings
 from tests.unit.loop.conftest import START, Fleet, Process
@@ -36,10 +38,13 @@ class Listener:
     records: list[bytes] = field(default_factory=list[bytes])
     given: list[bytes] = field(default_factory=list[bytes])
     stored: list[bytes] = field(default_factory=list[bytes])
+    resumed: list[bytes] = field(default_factory=list[bytes])
+    measured: Callable[[], None] = lambda: None
     enough: bool = True
     broken: bool = False
 
     async def calibrate(self, minutes: Minutes, *, lead: timedelta, record: bytes = b"") -> bool:
+        self.measured()
         if self.broken:
             raise ArithmeticError("calibration went wrong")
         self.leads.append(lead)
@@ -69,6 +74,15 @@ class Listener:
     def restore(self, record: bytes) -> None:
         self.restored.append(record)
 
+    def calibration(self) -> bytes:
+        return b"%d" % self.leads[-1].total_seconds() if self.leads and self.enough else b""
+
+    def resume(self, calibration: bytes, now: datetime) -> tuple[datetime, timedelta] | None:
+        if self.broken:
+            raise ArithmeticError("going on went wrong")
+        self.resumed.append(calibration)
+        return now, timedelta(seconds=int(calibration))
+
 
 @dataclass
 class Listening(FakeForecaster):
@@ -76,6 +90,10 @@ class Listening(FakeForecaster):
 
     models: list[Listener] = field(default_factory=lambda: [Listener()])
     asked: list[int] = field(default_factory=list[int])  # how many at once
+    ready_count: int = 0
+
+    async def near_ready(self) -> None:
+        self.ready_count += 1
 
     def near_model(self) -> NearModel:
         return self.models.pop(0)
@@ -168,14 +186,18 @@ async def test_what_forecasts_said_is_kept_at_each_calibration_and_read_once_aft
 
     again = watching(fleet, Listening(models=[second]))
     await again.refresh(LEADS, {}, {})
+    await fleet.clock.advance(3600.0)
     await again.calibrate(LEADS)
 
-    assert [] == first.restored
-    assert [b"1"] == second.restored
     assert [b"", b"0"] == first.given  # before the calibration and after it
     assert [b"1"] == first.stored
+    assert [b"1"] == second.restored
     assert b"1" == second.given[0]
     assert second.records == second.given[1:]
+
+    await fleet.clock.advance(3600.0)
+    await again.calibrate(LEADS)
+    assert [b"1"] == second.restored
 
 
 async def test_a_record_another_leader_kept_meanwhile_is_read_at_a_takeover(fleet: Fleet) -> None:
@@ -185,12 +207,98 @@ async def test_a_record_another_leader_kept_meanwhile_is_read_at_a_takeover(flee
     await near.calibrate(LEADS)
     other = watching(fleet, Listening(models=[others]))
     await other.refresh(LEADS, {}, {})
-    await other.calibrate(LEADS)
+    await other.calibrate({NAME: LeadTime(90.0)})
 
     near.forget()
     await near.refresh(LEADS, {}, {})
+    await near.calibrate(LEADS)
 
+    assert [b"60"] == others.resumed
+    assert [b"90"] == mine_again.resumed
     assert [b"2"] == mine_again.restored
+
+
+async def test_a_new_leader_goes_on_with_what_was_measured_until_it_is_due(fleet: Fleet) -> None:
+    """Whatever was measured serves for hours; measuring a fleet takes minutes, in which most would be scaled up."""
+    first, second = Listener(), Listener()
+    await store(fleet, 1.0, first_at=START - MINUTE)
+    await watching(fleet, Listening(models=[first])).calibrate(LEADS)
+    await fleet.clock.advance(1800.0)
+
+    again = watching(fleet, Listening(models=[second]))
+    await again.refresh(LEADS, {}, {})
+
+    assert [b"60"] == second.resumed
+    assert set(again.demands) == {NAME}
+    assert await again.calibrate(LEADS) == 0
+    assert await again.calibrate({NAME: LeadTime(80.0)}) == 1  # the lead time has moved
+    await fleet.clock.advance(3600.0)
+    assert await again.calibrate({NAME: LeadTime(80.0)}) == 1
+    assert [b"60"] == second.resumed
+
+
+async def test_what_a_leader_measured_is_not_replaced_by_what_was_stored_before(fleet: Fleet) -> None:
+    model = Listener()
+    await store(fleet, 1.0, first_at=START - MINUTE)
+    await watching(fleet, Listening(models=[Listener()])).calibrate(LEADS)
+    near = watching(fleet, Listening(models=[model]))
+    await fleet.clock.advance(7200.0)
+    await near.calibrate({NAME: LeadTime(80.0)})
+
+    await near.refresh(LEADS, {}, {})
+
+    assert [b"60"] == model.resumed
+    assert [80.0] == [lead.total_seconds() for lead in model.leads]
+
+
+async def test_a_calibration_that_cannot_be_gone_on_with_concerns_its_workload_only(
+    fleet: Fleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    leads = {"a": LeadTime(60.0), "b": LeadTime(60.0)}
+    for name in leads:
+        await store(fleet, 1.0, first_at=START - MINUTE, workload=name)
+    await watching(fleet, Listening(models=[Listener(), Listener()])).calibrate(leads)
+    broken, sound = Listener(broken=True), Listener()
+    near = watching(fleet, Listening(models=[broken, sound]))
+
+    with caplog.at_level(logging.ERROR):
+        await near.refresh(leads, {}, {})
+        made = await near.calibrate({"a": LeadTime(90.0), "b": LeadTime(90.0)})
+
+    assert (1, {"b"}) == (made, set(near.demands))
+    assert [b"60"] == sound.resumed
+    assert "the stored calibration of a cannot be used" in caplog.messages
+
+
+async def test_what_has_no_near_demand_is_measured_first(fleet: Fleet) -> None:
+    models = {name: Listener() for name in "abc"}
+    for name in "ac":
+        await store(fleet, 1.0, first_at=START - MINUTE, workload=name)
+    await store(fleet, 1.0, first_at=START + timedelta(hours=1), workload="b")
+    near = watching(fleet, Listening(models=[models[name] for name in "abc"]))
+    await near.refresh("abc", {}, {})
+    assert {"a", "c"} == set(near.demands)
+    order: list[str] = []
+    for name, model in models.items():
+        model.measured = lambda name=name: order.append(name)  # type: ignore[misc]
+
+    await near.calibrate({name: LeadTime(60.0) for name in "abc"})
+
+    assert "b" == order[0]
+
+
+async def test_no_further_workloads_are_begun_when_time_is_up(fleet: Fleet) -> None:
+    """A tick that waits for near demand does not wait for that of ten thousand workloads."""
+    names = [f"w{number:03d}" for number in range(BATCH + 1)]
+    near = watching(fleet, Listening(models=[Listener() for _ in names]))
+    for name in names:
+        await store(fleet, 1.0, first_at=START - MINUTE, workload=name)
+
+    await near.refresh(names, {}, {}, within_s=0.0)
+    assert {} == near.demands
+
+    await near.refresh(names, {}, {})
+    assert set(names) == set(near.demands)
 
 
 async def test_a_history_too_short_to_measure_is_tried_again_soon(fleet: Fleet) -> None:
@@ -371,6 +479,67 @@ async def test_a_follower_measures_nothing(fleet: Fleet, process: Make, recommen
         await each.runner.near()
 
     assert [1, 0] == [len(p.forecasting.near.demands) for p in (leader, follower)]
+
+
+@pytest.mark.parametrize("before", [(), (Runner.forecast, Runner.near, Runner.calibrate)], ids=["", "jobs"])
+async def test_a_new_leader_knows_near_demand_at_its_first_tick(
+    fleet: Fleet,
+    process: Make,
+    recommender: Workload,
+    before: Sequence[Callable[[Runner], Awaitable[None]]],
+) -> None:
+    """Whichever of its jobs come first."""
+    first, second = process("a"), process("b")
+    await store(fleet, 20_000.0, first_at=START - MINUTE)
+    fleet.demand(recommender.name, 8000.0)
+    await first.turn()
+    await first.runner.calibrate()
+
+    await fleet.clock.advance(61.0)
+    await store(fleet, 30_000.0)
+    fleet.demand(recommender.name, 8000.0)
+    await second.leadership.renew()
+    await second.runner.scrape()
+    for job in before:
+        await job(second.runner)
+    await second.runner.tick()
+
+    assert set(second.forecasting.near.demands) == {NAME}
+    assert "demand may reach 30000 QPS" in (await newest(fleet)).sentence
+
+
+async def test_a_follower_loads_once_what_near_demand_is_made_with(
+    fleet: Fleet, process: Make, recommender: Workload
+) -> None:
+    leader, follower = process("a"), process("b")
+    forecaster = Listening()
+    follower.forecasting.near = watching(fleet, forecaster)
+    for each in (leader, follower):
+        await each.turn()
+        await each.runner.near()
+        await each.runner.near()
+
+    assert forecaster.ready_count == 1
+
+
+async def test_what_a_leader_begins_with_is_loaded_by_one_of_its_jobs(
+    fleet: Fleet, process: Make, recommender: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the second one would forget what the first goes on with."""
+    leader = process("a")
+    await leader.leadership.renew()
+    load, loads = leader.forecasting.load, list[int]()
+
+    async def long(workloads: Sequence[Workload]) -> None:
+        loads.append(len(workloads))
+        for _ in range(100):  # turns of the event loop, in which others go on
+            await asyncio.sleep(0)
+        await load(workloads)
+
+    monkeypatch.setattr(leader.forecasting, "load", long)
+    await asyncio.gather(leader.runner.forecast(), leader.runner.tick())
+
+    assert [1] == loads
 
 
 def ramped(at: datetime) -> float:
