@@ -19,6 +19,8 @@ Promises, each with a test of its number in tests/property/triton/test_demand_me
 7. Counters that stand still are verified zero traffic: a sample of 0 with full coverage.
 8. Draining often or once ends with the same minutes.
 9. A steady rate gives every fully covered minute sixty seconds of it.
+10. A series that is no longer shown (a model unloaded, a GPU gone) invents no demand; it hides only what arrived
+    since the last reading that showed it.
 
 Refuses nothing; the scraper refuses readings that are not finite. Called by `triton_metrics`.
 """
@@ -44,6 +46,7 @@ class ReplicaMetrics:
     pending_count: float
     queue_duration_us: float
     exec_count: float
+    series: frozenset[str] = frozenset()  # whose counts these are the sums of; empty: not told apart
 
     @property
     def arrived_count(self) -> float:
@@ -225,6 +228,10 @@ class DemandMeter:
         if reading.at <= last.at:
             # The newer reading already holds all that this one could tell.
             self.late_count += reading.at < last.at
+            return
+        if last.series - reading.series:
+            # The sums fell by what is not shown any more, which is no restart: nothing of the rest is new.
+            track.last, track.arrived_mark = reading, reading.arrived_count
             return
         served, rejected = last.success_count, last.failure_count
         if reading.restarted_since(last):

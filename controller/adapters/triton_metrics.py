@@ -31,6 +31,7 @@ _METRICS = {
     "nv_inference_queue_duration_us": "queue_duration_us",
     "nv_inference_exec_count": "exec_count",
 }
+_SHOWN_FROM_LOAD = "success_count"
 
 
 class ScrapeProblem(StrEnum):
@@ -57,12 +58,14 @@ def parse_metrics(page: str, at: datetime, model: str | None = None) -> ReplicaM
     """Read the inference counters of `model`, or of all models, from an exposition page.
 
     Series of one metric are summed: on a GPU Triton shows each counter once per `gpu_uuid` and once
-    without it at 0, and failures once per reason.
+    without it at 0, and failures once per reason. Which models and GPUs they are of is told by the successes, which
+    Triton shows from the load of a model on.
 
     Raises:
         InvalidMetricsError: not the exposition format, a counter missing, or a value not finite or negative.
     """
     sums: dict[str, float] = {}
+    series: set[str] = set()
     try:
         samples = [s for family in text_string_to_metric_families(page) for s in family.samples]
     except (ValueError, KeyError, IndexError) as error:
@@ -76,11 +79,13 @@ def parse_metrics(page: str, at: datetime, model: str | None = None) -> ReplicaM
         if not 0 <= sample.value < math.inf:
             raise InvalidMetricsError(f"{metric} is {sample.value}")
         sums[name] = sums.get(name, 0.0) + sample.value
+        if name == _SHOWN_FROM_LOAD:
+            series.add(repr(sorted(sample.labels.items())))
     missing = [metric for metric, name in _METRICS.items() if name not in sums]
     if missing:
         of = "" if model is None else f" of model {model}"
         raise InvalidMetricsError(f"{missing[0]}{of} is missing; is the model loaded and are its metrics on?")
-    return ReplicaMetrics(at=at, **sums)
+    return ReplicaMetrics(at=at, series=frozenset(series), **sums)
 
 
 class TritonScraper:

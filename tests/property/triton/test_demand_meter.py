@@ -348,6 +348,34 @@ def test_windows_of_a_workload_come_before_the_defaults() -> None:
     assert timedelta(minutes=5) == live.window
 
 
+@given(st.lists(st.integers(0, 500), min_size=2, max_size=6), st.data())
+def test_10_a_series_that_is_no_longer_shown_invents_no_demand(
+    growths: list[int], data: st.DataObject
+) -> None:
+    # The sums of a page fall with a model that is unloaded or a GPU that is gone, by more than what arrived meanwhile.
+    meter, shown = DemandMeter(), {"a": 100_000, "b": 5_000, "c": 0}
+    gone_at = data.draw(st.integers(1, len(growths)))
+    for number in range(len(growths) + 1):
+        if number:
+            shown["a"] += growths[number - 1]
+        if number == gone_at:
+            del shown["b"]
+        reading = ReplicaMetrics(
+            at=at(number * 1000),
+            success_count=sum(shown.values()),
+            failure_count=0,
+            pending_count=0,
+            queue_duration_us=sum(shown.values()),
+            exec_count=sum(shown.values()),
+            series=frozenset(shown),
+        )
+        meter.record("w", at(number * 1000), {"r": reading})
+
+    counted = sum(sample.demand_count for sample in meter.drain(at(120_000)))
+    assert sum(growths) - growths[gone_at - 1] == pytest.approx(counted)
+    assert 0 == meter.reset_count
+
+
 def test_a_silent_replica_is_counted_as_expected_and_not_as_reporting() -> None:
     meter, replica = DemandMeter(), SimulatedReplica([])
     meter.record("w", at(0), {"a": replica.read(0), "b": replica.read(0)})

@@ -1,7 +1,8 @@
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from controller.adapters.demand import DemandMeter
 from controller.adapters.triton_metrics import InvalidMetricsError, parse_metrics
 
 AT = datetime(2026, 11, 11, tzinfo=UTC)
@@ -61,6 +62,38 @@ def test_two_gpus_add_up() -> None:
     )
 
     assert parse_metrics(page, AT, "recommender").success_count == 2 * 1306
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        # Peers have kept the counters of one GPU, or of one set of labels, for those of the replica: when the labels
+        # change, a jump of all there ever was is read as demand, or as a restart.
+        pytest.param((1, 2), (1,), id="a GPU is gone"),
+        pytest.param((1,), (1, 2), id="a GPU has come"),
+        pytest.param((), (1,), id="counters without a GPU get one"),
+    ],
+)
+def test_labels_that_change_are_no_demand(before: tuple[int, ...], after: tuple[int, ...]) -> None:
+    def page(gpus: tuple[int, ...], count: int) -> str:
+        # Counters of a GPU that came begin at 0; those without a GPU stay at 0 while there is one.
+        lines = [CPU_PAGE.replace(" 1306", " 0")]
+        for gpu in gpus:
+            served = count if gpu == 1 else 0 if gpus == after else 800
+            series = f'nv_inference_request_success{{gpu_uuid="GPU-{gpu}",model="recommender",version="1"}}'
+            lines.append(f"{series} {served}\n")
+        return "".join(lines)
+
+    meter, replica = DemandMeter(), "r"
+    first = parse_metrics(page(before, 1306), AT)
+    second = parse_metrics(page(after, 1306 if before else 20), AT + timedelta(seconds=2))
+    third = parse_metrics(page(after, 1316 if before else 30), AT + timedelta(seconds=4))
+    for reading in (first, second, third):
+        meter.record("w", reading.at, {replica: reading})
+
+    counted = sum(sample.demand_count for sample in meter.drain(AT + timedelta(minutes=2)))
+    assert counted == pytest.approx(10 if before else 30)
+    assert meter.reset_count == 0
 
 
 def test_only_the_asked_model_counts_and_without_one_all_do() -> None:
