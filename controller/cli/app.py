@@ -28,6 +28,7 @@ from controller.cli import (
     workloads,
 )
 from controller.cli.common import CliError, err, use_credentials
+from controller.cli.help import fold_help
 from controller.cli.output import add_output
 from controller.history import HistoryFileError
 
@@ -90,6 +91,8 @@ def connect(
 
 def run_command(arguments: list[str]) -> int:
     """Run one command and return its exit code; errors are on standard error by then."""
+    if {"-h", "--help"} & set(arguments):
+        fold_help()
     try:
         app(arguments, prog_name="forecrest")
     except SystemExit as end:  # how typer ends every command, wrong usage and Ctrl-C included

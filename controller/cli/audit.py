@@ -1,5 +1,6 @@
 """``forecrest audit``: who changed what, and who tried to."""
 
+from datetime import UTC
 from typing import Annotated
 
 import typer
@@ -17,7 +18,6 @@ from controller.cli.common import (
     stamp,
     table,
     to_dict,
-    when,
 )
 from controller.client import pages
 
@@ -61,6 +61,7 @@ def list_(
     shown.columns[4].no_wrap = True
     for entry in entries:
         outcome_text = entry.outcome if entry.count == 1 else f"{entry.outcome} x{entry.count}"
-        cells = (when(entry.time, seconds=True), entry.principal, entry.method, entry.resource, outcome_text)
+        at = f"{entry.time.ToDatetime(UTC):%m-%d %H:%M:%S}"
+        cells = (at, entry.principal, entry.method, entry.resource, outcome_text)
         shown.add_row(*(cell.replace("[", r"\[") for cell in cells))
     out().print(shown)

@@ -13,23 +13,21 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from controller.cli.common import (
     EXIT_USAGE,
-    WIDTH_MAX,
     AsJson,
     CliError,
     err,
-    is_colour_wanted,
     out,
     parse_duration,
     print_json,
     table,
 )
+from controller.cli.plots import Line, draw, value_ticks
 from controller.history import read_history
 
-PLOT_ROWS = 14
 SUFFIXES = (".csv", ".csv.gz", ".parquet", ".pq")
 SERIES_DEADLINE_S = 600.0
 UNJUDGED = "no fold could be judged; give a longer history or a shorter --horizon."
-PLOT_MARKERS = {"short": "s", "day": "o"}
+PLOT_LETTERS = {"short": "s", "day": "o"}
 HORIZONS = {"short": "first hour", "day": "first day", "all": "whole horizon"}
 
 
@@ -186,7 +184,9 @@ def _print(results: list[dict[str, Any]], step: timedelta, *, as_json: bool) -> 
     for one in results:
         shown.add_row(*_cells(one))
     out().print(shown)
-    out().print(f"Steps of {step}; pinball loss against seasonal naive, under 1 is better.")
+    out().print(
+        f"Steps of {step.total_seconds() / 60:g} min; pinball loss against seasonal naive, under 1 is better."
+    )
 
 
 def _cells(one: dict[str, Any]) -> tuple[str, ...]:
@@ -201,25 +201,19 @@ def _cells(one: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _plot(scores: Any) -> None:  # noqa: ANN401 - as above
-    import plotext  # noqa: PLC0415 - only plots need it
-
-    figure: Any = plotext.figure
-    figure.clear()
-    figure.plot_size(WIDTH_MAX - 2, PLOT_ROWS)
-    figure.theme("simple" if is_colour_wanted() else "colorless")
-    drawn_keys = [key for key in PLOT_MARKERS if any(s.horizon == key for s in scores)] or ["all"]
+    drawn_keys = [key for key in PLOT_LETTERS if any(s.horizon == key for s in scores)] or ["all"]
+    lines: list[Line] = []
     for key in drawn_keys:
         judged = [s for s in scores if s.horizon == key and math.isfinite(s.naive_ratio)]
         if not judged:
             continue
         last = judged[-1].origin_at
         days = [(s.origin_at - last).total_seconds() / 86_400 for s in judged]
-        marker = "hd" if is_colour_wanted() else PLOT_MARKERS.get(key, "o")
-        line = figure.signal(days, [s.naive_ratio for s in judged], marker=marker)
-        figure.draw(line.lines().label(HORIZONS[key]))
-        even = figure.signal([days[0], days[-1]], [1.0, 1.0], marker="-")
-        figure.draw(even.lines())
-    figure.title("ratio to seasonal naive, 1 is even")
-    figure.label("days before the last origin")
-    drawn = str(figure.build())
-    typer.echo(drawn if is_colour_wanted() else plotext.uncolorize(drawn))
+        ratios = [s.naive_ratio for s in judged]
+        lines.append(Line(HORIZONS[key], PLOT_LETTERS.get(key, "o"), days, ratios))
+    if not lines:
+        out().print("Nothing to draw: the seasonal naive forecast made no error.")
+        return
+    first = min(line.across[0] for line in lines)
+    lines.append(Line("", "-", [first, 0.0], [1.0, 1.0]))
+    draw("Ratio to seasonal naive, 1 is even", "days from the last origin", lines, value_ticks)

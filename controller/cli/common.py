@@ -108,12 +108,15 @@ def _exit_code(error: grpc.aio.AioRpcError) -> int:
 
 
 def _refusal(error: grpc.aio.AioRpcError, names: Mapping[str, str]) -> str:
-    if error.code() is grpc.StatusCode.UNAVAILABLE:
+    refused = explain(error)
+    # One that gives a reason does answer: its storage is away, or it is not ready.
+    if error.code() is grpc.StatusCode.UNAVAILABLE and not refused.reason:
         return (
             "No controller answers. Start one with `forecrest up`, or name one with --address "
             "or FORECREST_ADDRESS. One that serves TLS answers only with --tls-ca or FORECREST_CA."
         )
-    refused = explain(error)
+    if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and not refused.reason:
+        return "The controller did not answer in time: it is busy, or the way to it is blocked. Try again."
     return "\n".join(typed(*one, names) for one in refused.violations) or str(refused)
 
 
@@ -196,11 +199,26 @@ def table(*columns: str, right: Sequence[str] = ()) -> Table:
 def fields_table(message: Message) -> Table:
     """Return every field of a message that says something, one a row."""
     shown = table("field", "value")
-    for field, value in to_dict(message).items():
-        if value not in ("", [], {}, 0):
-            text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-            shown.add_row(field, text.replace("[", r"\["))
+    for field, value in _said(to_dict(message)).items():
+        for name, part in _said(value, field).items() if isinstance(value, dict) else [(field, value)]:
+            shown.add_row(name, _text(part).replace("[", r"\["))
     return shown
+
+
+def _said(fields: Mapping[str, Any], under: str = "") -> dict[str, Any]:
+    return {
+        f"{under}.{field}" if under else field: value
+        for field, value in fields.items()
+        if value not in ("", "0", [], {}, 0)  # whole numbers of 64 bits come as text
+    }
+
+
+def _text(value: Any) -> str:  # noqa: ANN401 - whatever JSON can hold
+    if isinstance(value, dict):
+        return ", ".join(f"{field} {_text(part)}" for field, part in _said(value).items())
+    if isinstance(value, list):
+        return ("; " if any(isinstance(one, dict) for one in value) else ", ").join(map(_text, value))
+    return str(value)
 
 
 def qps(value: float) -> str:

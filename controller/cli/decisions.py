@@ -160,8 +160,9 @@ def show(
 def _print_explanation(console: Console, why: control_pb2.DecisionExplanation) -> None:
     d = why.decision
     until = f" until {when(why.until_time, seconds=True)}" if why.HasField("until_time") else ""
+    replicas = "replica" if d.desired_replicas == 1 else "replicas"
     console.print(
-        f"[bold]{bare(d.workload)}[/] at {when(d.decide_time, seconds=True)} UTC{until}: {_move(d)} replicas"
+        f"[bold]{bare(d.workload)}[/] at {when(d.decide_time, seconds=True)} UTC{until}: {_move(d)} {replicas}"
     )
     console.print(d.sentence)
     demand = f"{qps(d.demand_qps)} QPS" if d.HasField("demand_qps") else "unknown"
@@ -209,4 +210,6 @@ def _print_context(console: Console, why: control_pb2.DecisionExplanation) -> No
             window = f", {when(event.start_time)} to {when(event.end_time)} UTC"
         console.print(f"Event {event.display_name or event.occurrence_id}{window}.")
     for floor in why.floors:
-        console.print(f"Floor {floor.replicas} until {when(floor.until_time)} UTC: {floor.reason}.")
+        console.print(
+            f"Floor {floor.replicas} until {when(floor.until_time)} UTC: {floor.reason.rstrip('.')}."
+        )

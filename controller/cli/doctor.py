@@ -255,11 +255,14 @@ async def _redis(settings: "Settings") -> list[Finding]:
         return [Finding("redis", ok=None, detail="embedded; starts with `forecrest up`")]
     client = Redis.from_url(url, socket_connect_timeout=PROBE_TIMEOUT_S, socket_timeout=PROBE_TIMEOUT_S)
     try:
-        version = (await client.info("server")).get("redis_version", "?")
+        found = await client.info("server")
     except (RedisError, OSError) as error:
         raise CliError(
             f"does not answer ({type(error).__name__}); check FORECREST_REDIS_URL and the server"
         ) from None
     finally:
         await client.aclose()
-    return [Finding("redis", ok=True, detail=f"answers, version {version}")]
+    # Valkey states the release of Redis that it is compatible with, and its own beside it.
+    own = found.get("valkey_version")
+    server = f"Valkey {own}" if own else f"version {found.get('redis_version', '?')}"
+    return [Finding("redis", ok=True, detail=f"answers, {server}")]

@@ -66,7 +66,8 @@ def _print_report(console: Console, found: event_service_pb2.EventReport) -> Non
         f"{found.occurrence_id}, {when(found.start_time)} to {when(found.end_time)} UTC{so_far}:",
         soft_wrap=True,
     )
-    shown = table("workload", "expected", "came", "at (UTC)", "of it", "warm", "hours", right=("of it",))
+    amounts = ("expected", "came", "of it", "replica-hours")
+    shown = table("workload", *amounts[:2], "at (UTC)", "of it", "warm", "replica-hours", right=amounts)
     for one in found.workloads:
         shown.add_row(
             bare(one.workload),

@@ -17,7 +17,6 @@ from controller.cli.common import (
     clock,
     connected,
     duration,
-    is_colour_wanted,
     out,
     parse_duration,
     parse_time,
@@ -31,12 +30,11 @@ from controller.cli.common import (
     when,
 )
 from controller.cli.complete import workload_names
-from controller.cli.plots import set_axes
+from controller.cli.plots import Line, draw
 
 ROWS_SHOWN = 16
-PLOT_ROWS = 20
 PARTS = ("baseline", "trend", "season", "event", "correction")
-PLOT_MARKERS = {"median": "o", "baseline": "-", "season": "s", "event": "e", "correction": "c", "trend": "t"}
+PLOT_LETTERS = {"median": "o", "baseline": "-", "season": "s", "event": "e", "correction": "c", "trend": "t"}
 # A replay of a day takes seconds; of a week with changes, a minute or two.
 SIMULATE_DEADLINE_S = 150.0
 BARS = "▁▂▃▄▅▆▇█"
@@ -91,7 +89,7 @@ def _part(found: forecast_pb2.ForecastExplanation, name: str) -> Sequence[float]
 
 def _print_parts(found: forecast_pb2.ForecastExplanation, steps: int) -> None:
     heads = ["median", *PARTS]
-    rows = table("from (UTC)", *heads, right=heads)
+    rows = table("at (UTC)", *heads, right=heads)
     count = min(steps, len(found.median_qps))
     group = max(1, -(-count // ROWS_SHOWN))
     start, step = found.start_time.ToDatetime(UTC), found.step.ToTimedelta()
@@ -110,27 +108,16 @@ def _signed(value: float) -> str:
 
 
 def _plot_parts(found: forecast_pb2.ForecastExplanation, steps: int) -> None:
-    import plotext  # noqa: PLC0415 - only plots need it
-
     origin = found.origin_time.ToDatetime(UTC)
     start, step = found.start_time.ToDatetime(UTC), found.step.ToTimedelta()
-    figure: Any = plotext.figure
-    figure.clear()
-    figure.plot_size(WIDTH_MAX - 2, PLOT_ROWS)
-    figure.theme("simple" if is_colour_wanted() else "colorless")
     count = min(steps, len(found.median_qps))
     hours = [((start + step * k) - origin).total_seconds() / 3600 for k in range(count)]
-    for name, plain in PLOT_MARKERS.items():
-        values = list(_part(found, name)[:count])
-        if name != "median" and not any(values):
-            continue
-        line = figure.signal(hours, values, marker="hd" if is_colour_wanted() else plain)
-        figure.draw(line.lines().label(name))
-    set_axes(figure, hours, [value for name in PLOT_MARKERS for value in _part(found, name)[:count]])
-    figure.title("QPS")
-    figure.label(f"hours from {origin:%Y-%m-%d %H:%M} UTC")
-    drawn = str(figure.build())
-    typer.echo(drawn if is_colour_wanted() else plotext.uncolorize(drawn))
+    lines = [
+        Line(name, letter, hours, _part(found, name)[:count])
+        for name, letter in PLOT_LETTERS.items()
+        if name == "median" or any(_part(found, name)[:count])
+    ]
+    draw("QPS", f"hours from {origin:%Y-%m-%d %H:%M} UTC", lines)
 
 
 def accuracy(
@@ -316,7 +303,7 @@ def _print_simulation(found: control_service_pb2.SimulateResponse) -> None:
     console = out()
     console.print(
         f"{when(found.start_time)} to {when(found.end_time)} UTC; {qps(found.capacity_qps)} QPS per replica, "
-        f"{found.cold_start.ToTimedelta().total_seconds():g} s from order to warm."
+        f"{found.cold_start.ToTimedelta().total_seconds():.0f} s from order to warm."
     )
     if found.unknown_share:
         console.print(f"Demand is unknown for {found.unknown_share:.0%} of it, which counts neither way.")

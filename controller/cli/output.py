@@ -27,7 +27,12 @@ class Output(StrEnum):
 
 _chosen: ContextVar[Output] = ContextVar("output", default=Output.JSON)
 Option = Annotated[
-    Output | None, typer.Option("--output", help="How to write the result; --json is short for json.")
+    Output | None,
+    typer.Option(
+        "--output",
+        metavar="FORMAT",
+        help="How to write the result: table, json or yaml; --json is short for json.",
+    ),
 ]
 
 

@@ -240,7 +240,7 @@ def _head(fleet: Fleet, rows: Sequence[Row], now: datetime) -> list[Text]:
     parts = [
         f"{first_of}{len(rows)} workloads",
         f"{short(sum(known)) if known else '?'} QPS",
-        f"{alarms} alarms",
+        f"{alarms} alarm" if alarms == 1 else f"{alarms} alarms",
     ]
     parts += [f"{stale} not looked at lately"] if stale else []
     said = ", ".join(parts) if fleet.answered_at is not None else "asking …"

@@ -5,7 +5,7 @@ import sys
 from collections.abc import AsyncIterator, Generator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Annotated, TextIO
 
 import typer
 from forecrest.v1 import forecast_pb2, forecast_service_pb2
@@ -13,7 +13,6 @@ from forecrest.v1 import forecast_pb2, forecast_service_pb2
 from controller.cli import ingest
 from controller.cli.common import (
     EXIT_USAGE,
-    WIDTH_MAX,
     Address,
     AsJson,
     CliError,
@@ -21,7 +20,6 @@ from controller.cli.common import (
     connected,
     duration,
     err,
-    is_colour_wanted,
     out,
     parse_duration,
     parse_time,
@@ -36,7 +34,7 @@ from controller.cli.common import (
 )
 from controller.cli.complete import workload_names
 from controller.cli.ingest import Workload
-from controller.cli.plots import set_axes
+from controller.cli.plots import Line, draw
 from controller.client import Client
 from controller.history import write_history
 
@@ -44,8 +42,7 @@ history = typer.Typer(no_args_is_help=True, help="Import demand from CSV or Parq
 
 EXPORT_BUCKETS_MAX = 20_160
 ROWS_SHOWN = 16
-PLOT_ROWS = 20
-PLOT_MARKERS = {0.1: "-", 0.5: "o", 0.99: "+"}
+PLOT_LETTERS = {0.1: "-", 0.5: "o", 0.99: "+"}
 
 
 def forecast(
@@ -119,47 +116,20 @@ async def _history_before(
 
 
 def _plot(found: forecast_pb2.Forecast, past: Sequence[tuple[datetime, float | None]], steps: int) -> None:
-    import plotext  # noqa: PLC0415 - only plots need it
-
     origin = found.origin_time.ToDatetime(UTC)
     start, step = found.start_time.ToDatetime(UTC), found.step.ToTimedelta()
 
     def hour(at: datetime) -> float:
         return (at - origin).total_seconds() / 3600
 
-    figure: Any = plotext.figure
-    figure.clear()
-    figure.plot_size(WIDTH_MAX - 2, PLOT_ROWS)
-    figure.theme("simple" if is_colour_wanted() else "colorless")
     known = [(hour(at), value) for at, value in past if value is not None]
-    if known:
-        observed = figure.signal([x for x, _ in known], [y for _, y in known], marker=_marker("·"))
-        figure.draw(observed.label("observed"))
+    lines = [Line("observed", "·", [x for x, _ in known], [y for _, y in known], joined=False)]
     for quantile in found.quantiles:
-        level = round(quantile.level, 3)
-        if level not in PLOT_MARKERS:
-            continue
-        values = list(quantile.qps[:steps])
-        hours = [hour(start + step * index) for index in range(len(values))]
-        series = figure.signal(hours, values, marker=_marker(PLOT_MARKERS[level]))
-        figure.draw(series.lines().label(f"P{level * 100:g}"))
-    drawn_hours = [x for x, _ in known] + [hour(start + step * k) for k in range(steps)]
-    drawn_qps = [y for _, y in known] + [
-        value
-        for quantile in found.quantiles
-        if round(quantile.level, 3) in PLOT_MARKERS
-        for value in quantile.qps[:steps]
-    ]
-    set_axes(figure, drawn_hours, drawn_qps)
-    figure.title("QPS")
-    figure.label(f"hours from {origin:%Y-%m-%d %H:%M} UTC")
-    drawn = str(figure.build())
-    typer.echo(drawn if is_colour_wanted() else plotext.uncolorize(drawn))
-
-
-def _marker(plain: str) -> str:
-    # Colours tell the lines apart where there are any; letters do where there are none.
-    return "hd" if is_colour_wanted() else plain
+        level, values = round(quantile.level, 3), quantile.qps[:steps]
+        if level in PLOT_LETTERS:
+            hours = [hour(start + step * index) for index in range(len(values))]
+            lines.append(Line(f"P{level * 100:g}", PLOT_LETTERS[level], hours, values))
+    draw("QPS", f"hours from {origin:%Y-%m-%d %H:%M} UTC", lines)
 
 
 history.command("import")(ingest.import_history)

@@ -35,6 +35,7 @@ from controller.cli.common import (
     out,
     parse_duration,
     print_json,
+    qps,
     resource,
     run,
     table,
@@ -376,7 +377,7 @@ def list_workloads(
                 workload_pb2.Mode.Name(w.mode).removeprefix("MODE_"),
                 str(w.min_replicas),
                 str(w.max_replicas),
-                f"{w.profiles[0].qps_max:g}",
+                qps(w.profiles[0].qps_max) if w.profiles[0].qps_max else "measured",
             )
         out().print(shown if found else "No workloads. Declare one with `forecrest workloads apply -f FILE`.")
 

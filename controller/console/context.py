@@ -119,8 +119,11 @@ def compressed_json(request: web.Request, body: object) -> web.Response:
 def refused(request: web.Request, trouble: Trouble) -> web.Response:
     """Answer with what the API refused, in words."""
     template = "error_fragment.html" if FRAGMENT_HEADER in request.headers else "error.html"
+    # What a form would do is asked for with all of the form, and changes nothing either.
+    asked_only = request.method == "GET" or request.path.endswith("/preview")
+    again = trouble.passing and request.method == "GET"
     return render(
-        request, template, status=trouble.status, trouble=trouble, asked_only=request.method == "GET"
+        request, template, status=trouble.status, trouble=trouble, asked_only=asked_only, again=again
     )
 
 

@@ -46,7 +46,7 @@ class Trouble:
     @property
     def unanswered(self) -> bool:
         """Whether the API may have done what it was asked, and not said so."""
-        return self.status in {502, AWAY, SLOW} and self.key != "error.unable"
+        return self.status in {502, AWAY, SLOW} and self.key.startswith("error.status.")
 
 
 def trouble_of(error: grpc.aio.AioRpcError) -> Trouble:

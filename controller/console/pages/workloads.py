@@ -19,8 +19,16 @@ from forecrest.v1 import (
 )
 
 from controller.client import Client
-from controller.console.context import CONSOLE, FRAGMENT_HEADER, compressed_json, render, viewer_of
+from controller.console.context import (
+    CONSOLE,
+    FRAGMENT_HEADER,
+    compressed_json,
+    refused,
+    render,
+    viewer_of,
+)
 from controller.console.live import READ_TIMEOUT_S, Source, gathered, instant, iso
+from controller.console.trouble import AWAY, Trouble
 from controller.console.views import fleet as fleet_view
 from controller.console.views import workloads as view
 from controller.counted import counted
@@ -304,7 +312,7 @@ async def show_series(request: web.Request) -> web.StreamResponse:
     reading = await viewer_of(request).feed.read(SERIES, f"{request.match_info['id']}/{_range(request)}")
     series = reading.value
     if series is None:
-        raise web.HTTPServiceUnavailable(text="nothing is known yet\n")
+        return refused(request, Trouble(AWAY, "error.waiting"))
     body = {
         "now": reading.at.timestamp() if reading.at else None,
         "at": iso(reading.at),

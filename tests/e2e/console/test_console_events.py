@@ -1,5 +1,6 @@
 """A planner's and an operator's evening in a browser: register, change, import, watch, overrule."""
 
+import asyncio
 from datetime import timedelta
 
 from axe_playwright_python.async_playwright import Axe  # type: ignore[import-untyped]  # it ships no types
@@ -9,6 +10,7 @@ from playwright.async_api import Page, expect
 from controller.adapters.clock import SystemClock
 from tests.e2e.console import world
 from tests.e2e.console.conftest import PHONE, WIDE, ConsoleWorld, NewPage, in_browser
+from tests.e2e.console.looks import accessible
 
 # A slow machine takes its time; nothing here waits longer than it must.
 expect.set_options(timeout=60_000)
@@ -86,6 +88,83 @@ async def test_a_planner_registers_a_promotion_after_its_preview_and_meets_a_col
     await page.get_by_label("Reason, for the record").fill("postponed")
     await page.get_by_role("button", name="Yes, cancel it").click()
     await expect(page.locator("main")).to_contain_text("Cancelled: postponed")
+
+
+KEPT = "The API does not answer. What you typed is kept: try again, nothing happens twice."
+
+
+@in_browser
+async def test_what_was_typed_while_the_api_is_away_is_sent_again_when_it_is_back_and_done_once(
+    own_console: ConsoleWorld, page: Page
+) -> None:
+    await one_workload(own_console)
+
+    async def send(button: str) -> None:
+        async with page.expect_navigation():
+            await page.get_by_role("button", name=button).click()
+
+    async def sent_while_away_and_again(button: str) -> None:
+        await own_console.stop_api()
+        for _ in range(2):  # what is kept once is kept again
+            await send(button)
+            await expect(page.get_by_role("alert").first).to_contain_text(KEPT)
+        await accessible(page)
+        await own_console.start_api()
+        # The console's connection comes back within seconds; until then people are told, and try again.
+        async with asyncio.timeout(60):
+            while await page.get_by_text(KEPT).count():
+                await send(button)
+
+    await page.goto(f"{own_console.url}/events/new?workload=recommender")
+    await page.get_by_label("Name").fill("Midnight sale")
+    await page.get_by_label("Requests per second", exact=True).fill("35000")
+    await sent_while_away_and_again("Register event")
+    await expect(page.get_by_role("status").first).to_contain_text("Registered.")
+
+    await page.get_by_role("link", name="Change").click()
+    await page.get_by_label("Name").fill("Midnight sale, day two")
+    await sent_while_away_and_again("Save changes")
+    await expect(page.get_by_role("heading", level=1)).to_contain_text("Midnight sale, day two")
+
+    await page.get_by_role("link", name="Cancel event").click()
+    await page.get_by_label("Reason, for the record").fill("postponed")
+    await sent_while_away_and_again("Yes, cancel it")
+    await expect(page.locator("main")).to_contain_text("Cancelled: postponed")
+
+    kept = await own_console.client.events.ListEvents(event_service_pb2.ListEventsRequest())
+    assert [("Midnight sale, day two", 3)] == [(one.display_name, one.revision) for one in kept.events]
+
+
+@in_browser
+async def test_a_page_that_could_not_be_read_is_there_at_the_next_try(
+    own_console: ConsoleWorld, page: Page
+) -> None:
+    await one_workload(own_console)
+    await own_console.stop_api()
+    await page.goto(f"{own_console.url}/events/import")
+    await expect(page.get_by_role("alert")).to_contain_text("The API does not answer. Nothing was changed.")
+    await accessible(page)
+    await own_console.start_api()
+    await page.get_by_role("link", name="Try again").click()
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Import from a calendar")
+
+
+@in_browser
+async def test_a_chart_that_cannot_be_read_says_why_in_place_of_being_empty(
+    own_console: ConsoleWorld, page: Page
+) -> None:
+    await one_workload(own_console)
+    await page.goto(own_console.url)
+    await page.goto(f"{own_console.url}/workloads/recommender?range=day")
+    await expect(page.locator("#demand canvas")).to_be_visible()
+    await own_console.stop_api()
+    await page.goto(f"{own_console.url}/workloads/recommender?range=week")
+    await expect(page.locator("#axis-problem")).to_contain_text(
+        "The API does not answer. This page tries again by itself."
+    )
+    await own_console.start_api()
+    await expect(page.locator("#demand canvas")).to_be_visible()
+    await expect(page.locator("#axis-problem")).to_be_hidden()
 
 
 @in_browser

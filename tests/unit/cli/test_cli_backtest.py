@@ -33,8 +33,8 @@ def test_a_backtest_is_a_table_and_a_drawing(
 
     text = capsys.readouterr().out
     assert "first day" in text
-    assert "ratio to seasonal naive" in text
-    assert "days before the last origin" in text
+    assert "Ratio to seasonal naive" in text
+    assert "days from the last origin" in text
     assert all(len(line) <= 80 for line in text.splitlines())
 
 

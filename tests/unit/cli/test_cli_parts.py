@@ -6,8 +6,10 @@ import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import grpc
 import pytest
-from forecrest.v1 import event_pb2, workload_pb2
+from forecrest.v1 import engine_pb2, event_pb2, workload_pb2
+from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 
 from controller.cli import common
 from controller.cli.app import run_command
@@ -254,3 +256,53 @@ def test_the_data_folder_is_that_of_the_environment(
 def test_no_controller_says_how_to_start_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert 3 == run_command(["workloads", "get", "x", "--address", "127.0.0.1:1"])
     assert "forecrest up" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "sentence", "exit_code"),
+    [
+        (grpc.StatusCode.UNAVAILABLE, "", "No controller answers.", common.EXIT_UNAVAILABLE),
+        # It does answer, and says what is away.
+        (
+            grpc.StatusCode.UNAVAILABLE,
+            "DEPENDENCY_UNAVAILABLE",
+            "storage or cache is away (DEPENDENCY_UNAVAILABLE)",
+            common.EXIT_UNAVAILABLE,
+        ),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, "", "did not answer in time", common.EXIT_UNAVAILABLE),
+        (grpc.StatusCode.PERMISSION_DENIED, "ROLE_FORBIDDEN", "(ROLE_FORBIDDEN)", common.EXIT_FAILED),
+    ],
+)
+def test_a_controller_that_is_away_is_told_from_one_that_cannot_and_one_that_is_slow(
+    code: grpc.StatusCode, reason: str, sentence: str, exit_code: int
+) -> None:
+    status = status_pb2.Status(code=code.value[0])
+    status.details.add().Pack(error_details_pb2.ErrorInfo(reason=reason))
+    details = grpc.aio.Metadata(("grpc-status-details-bin", status.SerializeToString()))
+
+    async def fails() -> None:
+        raise grpc.aio.AioRpcError(code, grpc.aio.Metadata(), details, "storage or cache is away")
+
+    with pytest.raises(CliError) as refused:
+        common.run(fails())
+
+    assert sentence in str(refused.value)
+    assert exit_code == refused.value.code
+
+
+def test_a_message_is_shown_field_by_field_and_never_as_python(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    engine = engine_pb2.Engine(name="engines/int8", compute_capabilities=["8.6", "8.9"])
+    engine.validation.passed = True
+    engine.validation.measures.add(measure="cosine", value=0.9991, min=0.99)
+    engine.validation.measures.add(measure="top1_agreement", value=0.997, min=0.99)
+
+    common.out().print(common.fields_table(engine))
+
+    rows = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines() if line[:1] != " ")
+    assert "8.6, 8.9" == rows["compute_capabilities"].strip()
+    assert "True" == rows["validation.passed"].strip()
+    assert rows["validation.measures"].startswith("measure cosine, value 0.9991, min 0.99;")
+    assert "size_bytes" not in rows

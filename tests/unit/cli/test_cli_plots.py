@@ -1,10 +1,10 @@
-"""Plots have ticks at round values, few enough to be read."""
+"""Plots have ticks at round values, few enough to be read, and nothing lies over their lines."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.cli.plots import TICKS_MAX, hour_ticks, value_ticks
+from controller.cli.plots import TICKS_MAX, Line, draw, hour_ticks, value_ticks
 
 
 @pytest.mark.parametrize(
@@ -39,3 +39,24 @@ def test_ticks_lie_within_the_bounds_and_are_few(low: float, width: float) -> No
 
     assert 0 < len(ticks) <= TICKS_MAX + 1
     assert low - width * 1e-6 <= min(ticks) <= max(ticks) <= high + width * 1e-6
+
+
+def test_what_a_line_is_stands_above_the_plot_and_never_over_a_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    hours = [float(hour) for hour in range(25)]
+    lines = [
+        Line("median", "o", hours, [160.0] * 25),
+        Line("baseline", "-", hours, [110.0] * 25),
+        Line("nothing was seen", "x", [], []),
+        Line("", "=", [0.0, 24.0], [150.0, 150.0]),
+    ]
+
+    draw("QPS", "hours from now", lines)
+
+    text = capsys.readouterr().out.splitlines()
+    assert "QPS:  o median   - baseline" == text[0]
+    assert all(len(line) <= 80 for line in text)
+    # The box of a legend used to cover what began at the upper left.
+    inside = [line.strip().lstrip("0123456789 ")[1:-1] for line in text[2:-4]]
+    assert {"o", "=", "-"} == {row[0] for row in inside if row.strip() and len(set(row)) == 1}

@@ -61,6 +61,8 @@ def test_every_help_has_an_example_in_eighty_columns(
     text = capsys.readouterr().out
     assert "Example" in text
     assert [] == [line for line in text.splitlines() if len(line) > 80]
+    # A variable or value that is cut off cannot be copied; an ellipsis of our own stands apart.
+    assert [] == re.findall(r"\S+…\s*│", text)
 
 
 def test_every_command_with_a_result_writes_it_as_table_json_or_yaml() -> None:

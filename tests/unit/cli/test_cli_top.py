@@ -204,7 +204,7 @@ async def test_the_picture_fits_eighty_columns_and_says_all_of_it(world: World) 
     (row,) = [line.split() for line in text.splitlines() if line.startswith("recommender")]
     assert ["recommender", "8k", "35k", "2h30m", "14", "9+5", "EVENT", "·SL!", "1h00m"] == row[:9]
     assert "! Event singles-day on recommender: 9 of 14 replicas warm." in text
-    assert "2 workloads, 8k QPS, 1 alarms" in text
+    assert "2 workloads, 8k QPS, 1 alarm" in text
 
 
 async def test_what_is_past_its_age_is_unknown_and_said_to_be_old(world: World) -> None:

@@ -68,7 +68,9 @@ async def post(http: aiohttp.ClientSession, path: str, **fields: str) -> tuple[i
     async with http.get("/login") as response:
         found = re.search(r'name="csrf" content="(\w+)"', await response.text())
     assert found is not None
-    async with http.post(path, data={"csrf": found[1], **fields}, allow_redirects=False) as response:
+    form = aiohttp.FormData({"csrf": found[1], **fields})
+    form.add_field("calendar", b"BEGIN:VCALENDAR", filename="events.ics", content_type="text/calendar")
+    async with http.post(path, data=form, allow_redirects=False) as response:
         return response.status, await response.text()
 
 
@@ -169,6 +171,19 @@ async def test_a_change_that_may_have_been_made_is_to_be_looked_for_first(
     assert look_first == (LOOK_FIRST in text)
     # A second look would send the change again.
     assert "Try again" not in text
+
+
+@pytest.mark.parametrize("path", ["/events/preview", "/events/import/preview"])
+async def test_a_preview_changes_nothing_and_says_so(visit: Visit, path: str) -> None:
+    http = await visit(Code.UNAVAILABLE)
+    form = {"workloads": "rec", "load": "peak", "peak_qps": "9", "time_zone": "UTC"}
+    form |= {"start": "2030-01-01T00:00", "end": "2030-01-01T01:00", "confidence": "0.8", "repeat": "once"}
+
+    status, text = await post(http, path, **form)
+
+    assert status == 503
+    assert f"{AWAY} Nothing was changed." in text
+    assert LOOK_FIRST not in text
 
 
 @pytest.mark.parametrize(

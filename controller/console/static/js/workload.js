@@ -128,7 +128,8 @@ async function load({ keep = true } = {}) {
   } catch (error) {
     if (mine !== turn || series) return; // the banner says that what is drawn is old
     problem.hidden = false;
-    problem.textContent = t("js.failed", { detail: error.message });
+    if (error.html) replaceContent(problem, error.html);
+    else problem.textContent = t("js.failed", { detail: error.message });
   }
 }
 
