@@ -13,12 +13,11 @@ def fold_help() -> None:
 
     typer has no setting for it: its tables, and the parts of a cell, leave rich's default, which cuts.
     """
-    from rich.console import Group  # noqa: PLC0415 - only help needs them
+    from rich.console import Group  # noqa: PLC0415 - only help needs these
+    from rich.table import Table  # noqa: PLC0415 - as above
     from typer import rich_utils  # noqa: PLC0415 - slow to import
 
-    plain: Any = rich_utils.Table
-
-    class Folding(plain):  # type: ignore[misc]
+    class Folding(Table):
         def add_row(self, *cells: Any, **options: Any) -> None:  # noqa: ANN401 - rich's own
             super().add_row(*cells, **options)
             for column in self.columns:
