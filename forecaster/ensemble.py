@@ -15,7 +15,7 @@ from scipy.special import ndtri
 
 from forecaster.events import known_effects
 from forecaster.intervals import spread
-from forecaster.models.seasonal import seasons
+from forecaster.models.seasonal import carried, decayed, seasons
 from forecaster.models.stack import Band, Context, Plan, bands, context, copy_band, fit_band, nearness, plan
 from forecaster.series import Grid
 from forecaster.transform import Transform
@@ -112,9 +112,10 @@ def predict(grid: Grid, horizon: int, levels: Floats, events: tuple[Event, ...])
         calm[at] = (w * np.stack([o.without_event for o in opinions])).sum(axis=0)
         still[at] = (w * np.stack([o.without_pull for o in opinions])).sum(axis=0)
         mean = w.mean(axis=1)
+        reached = int(np.isfinite(out[at]).all(axis=1).sum())
         shares.append((int(steps[0]), float(mean @ [o.level_share for o in opinions])))
         for o, share in zip(opinions, mean, strict=True):
-            weights[o.name] = weights.get(o.name, 0.0) + float(share) * len(steps) / horizon
+            weights[o.name] = weights.get(o.name, 0.0) + float(share) * reached / horizon
     blind: Bools = np.asarray(~np.isfinite(out).all(axis=1))
     if blind.any():
         _fill_blind(members[0], out, calm, still, blind, every)
@@ -182,8 +183,9 @@ def _member(name: str, transform: Transform, grid: Grid, horizon: int, events: S
         effects.past_count,
     )
     top = float(np.nanmax(grid.values))
-    lift = max((_stated(e, top) for e in events), default=1.0)
-    return Member(name, transform, z, made, effects.spread[n:], float(np.log(lift)), effects.reasons)
+    # Several at once lift demand further than any of them says.
+    lift = max(float(np.log(max((_stated(e, top) for e in events), default=1.0))), effects.planned)
+    return Member(name, transform, z, made, effects.spread[n:], lift, effects.reasons)
 
 
 def _stated(event: Event, top: float) -> float:
@@ -245,14 +247,14 @@ def _local_loss(loss: Floats, band: Band, near: Floats) -> Floats:
 
 
 def _fill_blind(m: Member, out: Floats, calm: Floats, still: Floats, blind: Bools, levels: Floats) -> None:
-    """Forecast steps no model reached: the last forecast or the recent level, wider with every step."""
+    """Forecast steps no model reached: as the day before, the last forecast or the recent level, ever wider."""
     n, back = len(m.z), m.transform.back
     steps = np.flatnonzero(blind)
     seen = np.flatnonzero(~blind)
     normal = ndtri(levels)
     shift = m.context.shift[n:][steps]
     middle = int(np.searchsorted(levels, 0.5))
-    level = float(m.context.slow[-1]) if not len(seen) else float(m.transform.forward(calm[seen[-1]]))
+    level = _continued(m, calm, blind)
     z = m.z[np.isfinite(m.z)]
     moves = np.abs(np.diff(z))
     rough = float(np.median(moves)) * 1.5 if len(moves) else 0.0
@@ -262,8 +264,21 @@ def _fill_blind(m: Member, out: Floats, calm: Floats, still: Floats, blind: Bool
     if len(seen):
         edge = m.transform.forward(out[seen[-1]])
         dev = np.sign(normal) * np.hypot(dev, np.nan_to_num(edge - edge[middle])[None, :])
-    out[steps] = back(level + dev + shift[:, None])
-    calm[steps] = still[steps] = back(np.full(len(steps), level))
+    out[steps] = back(level[:, None] + dev + shift[:, None])
+    calm[steps] = still[steps] = back(level)
+
+
+def _continued(m: Member, calm: Floats, blind: Bools) -> Floats:
+    """Return the centre of blind steps: that of the day before where there is a season, else of the step before."""
+    s = m.context.seasons
+    at = np.maximum.accumulate(np.where(blind, -1, np.arange(len(blind))))
+    newest = carried(decayed(s.raw, max(s.day / 24.0, 3.0)))[-1]
+    z = np.where(at >= 0, m.transform.forward(calm)[at], newest)
+    if s.day > 1 and s.is_seen:
+        for first in range(s.day, len(z), s.day):
+            here = slice(first, first + s.day)
+            z[here] = np.where(blind[here], z[first - s.day : first][: len(z[here])], z[here])
+    return z[blind]
 
 
 def _components(median: Floats, calm: Floats, still: Floats) -> Components:

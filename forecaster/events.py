@@ -13,8 +13,8 @@ from math import floor, sqrt
 
 import numpy as np
 
-from forecaster.models.seasonal import decayed, lagged, seasons
-from forecaster.models.stack import anchor_before, season_ahead
+from forecaster.models.seasonal import carried, decayed, lagged, seasons
+from forecaster.models.stack import anchor_before, is_young, season_ahead
 from forecaster.series import DAY_S, Grid
 from forecaster.sundays import as_sunday, date_of, towards_sunday
 from forecaster.transform import Transform
@@ -61,9 +61,9 @@ class Occurrence:
     parts: tuple[Part, ...]
 
     @property
-    def count(self) -> int:
-        """Events at once."""
-        return len(self.parts)
+    def count(self) -> float:
+        """Events at once, on average: two that only meet are hardly more than one."""
+        return sum(part.last - part.first for part in self.parts) / (self.last - self.first)
 
     @property
     def is_stated(self) -> bool:
@@ -73,13 +73,14 @@ class Occurrence:
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """Which occurrence and which bin of its shape each step of history and horizon belongs to; -1 for none."""
+    """Which occurrence and which bin (of `width` steps) of its shape each step belongs to; -1 for none."""
 
     occurrence: np.ndarray
     bin: np.ndarray
     before: int
     during: int
     after: int
+    width: int
 
     @property
     def bin_count(self) -> int:
@@ -97,6 +98,7 @@ class Effects:
         inside: Steps within a window.
         spread: Standard deviation of `shift`.
         alone: Steps within a past window that no other occurrence explains; the season must not see them.
+        planned: How far the planners of one category lift demand at most.
         past_count: Occurrences that are over.
         reasons: Sentences about what is not known.
     """
@@ -106,6 +108,7 @@ class Effects:
     inside: Bools
     spread: Floats
     alone: Bools
+    planned: float
     past_count: int
     reasons: tuple[str, ...]
 
@@ -128,16 +131,19 @@ def known_effects(
     plain = np.where(mask[:n], np.nan, z)
     s = seasons(plain, day)
     anchor = np.append(anchor_before(s), season_ahead(s, horizon))
-    overall = decayed(z, 3.0 * day)
-    anchor = np.where(np.isfinite(anchor), anchor, np.append(overall, np.full(horizon, overall[-1])))
+    overall = carried(decayed(z, 3.0 * day))
+    whole = np.where(np.isfinite(anchor), anchor, np.append(overall, np.full(horizon, overall[-1])))
+    error = plain - (anchor if is_young(plain, anchor[:n], day) else whole)[:n]
+    anchor = whole
     # Inside an event the level is the one from before it: `decayed` keeps its value through the gap.
-    level = np.nan_to_num(decayed(plain - anchor[:n], max(day / 2.0, 1.0)))
+    level = np.nan_to_num(decayed(error, max(day / 2.0, 1.0)))
     base = anchor + np.append(lagged(level, 1), np.full(horizon, level[-1]))
     base[0] = anchor[0]
+    usually = np.maximum(np.exp(base) - transform.offset, 1e-3)
 
     def lift(o: Occurrence) -> Floats:
         low, high = max(o.first, 0), min(o.last, total)
-        usual = np.maximum(np.exp(base[low:high]) - transform.offset, 1e-3)
+        usual = usually[low:high]
         more, less, factor = np.zeros(high - low), np.ones(high - low), np.zeros(high - low)
         for part in o.parts:
             inside = slice(max(part.first - low, 0), max(min(part.last, high) - low, 0))
@@ -150,7 +156,9 @@ def known_effects(
         for part in o.parts:
             inside = slice(max(part.first - low, 0), max(min(part.last, high) - low, 0))
             if part.peak is not None and len(usual[inside]):
-                peak = part.peak / transform.unit / float(usual[inside].max())
+                # It may come after the horizon, at times of day that are seen a day before.
+                after = usually[max(total - day, 0) :][: max(part.last - total, 0)]
+                peak = part.peak / transform.unit / float(max(usual[inside].max(), after.max(initial=0.0)))
                 factor[inside] = np.maximum(factor[inside], max(peak, FACTOR_MIN))
         shift = np.log(factor * usual + transform.offset) - np.log(usual + transform.offset)
         return np.where(factor > 0.0, shift, 0.0)
@@ -241,7 +249,7 @@ def label(found: Sequence[Occurrence], total: int, step_s: int) -> Labels:
         # A later occurrence takes over inside; outside, the nearer one owns the step.
         mine = far <= distance[at]
         owner[at[mine]], where[at[mine]], distance[at[mine]] = k, bin_[mine], far[mine]
-    return Labels(owner, where, before_bins, during, after_bins)
+    return Labels(owner, where, before_bins, during, after_bins, width)
 
 
 def learn(
@@ -265,21 +273,18 @@ def learn(
     n = len(grid.values)
     total = n + horizon
     shift, spread = np.zeros(total), np.zeros(total)
-    touched, inside, alone = (
-        np.zeros(total, dtype=bool),
-        np.zeros(total, dtype=bool),
-        np.zeros(total, dtype=bool),
-    )
+    touched, inside, alone = (np.zeros(total, dtype=bool) for _ in range(3))
+    planned = 0.0
     reasons: list[str] = []
     rest = residual.copy()
     past_count = sum(o.last <= n for _, items in found for o in items)
     for category, every in sorted(found, key=lambda pair: -len(pair[1])):
         items, beyond_count = _bounded(every, n)
         labels = label(items, total, grid.step_s)
-        curve, planned, scatter, known, silent, tie = _category(labels, items, rest, base, grid, lift)
+        curve, told, added, scatter, known, silent, tie = _category(labels, items, rest, base, grid, lift)
         at = np.flatnonzero(labels.occurrence >= 0)
         owner, bin_ = labels.occurrence[at], labels.bin[at]
-        mine = curve[owner, bin_] + planned[at] - (1.0 - tie) * (base[at] - np.median(base)) * known[owner]
+        mine = curve[owner, bin_] + added[at] - (1.0 - tie) * (base[at] - np.median(base)) * told[owner, bin_]
         core = (bin_ >= labels.before) & (bin_ < labels.before + labels.during)
         if category == HOLIDAY:
             mine[core], unseen = _holiday(
@@ -292,6 +297,8 @@ def learn(
         # What nobody knows anything about changes nothing.
         unknown = silent & np.array([o.first >= n for o in items])
         inside[at[core & ~unknown[owner]]] = True
+        stated = core & np.array([o.is_stated for o in items])[owner] & (at >= n)
+        planned = max(planned, float(mine.max(initial=0.0, where=stated)))
         over = np.array([o.last <= n for o in items])
         alone[at[core & (over & ~known)[owner]]] = True
         past = at < n
@@ -306,7 +313,7 @@ def learn(
                 f"The last {beyond_count} coming event(s) of category {category!r} are more than one forecast plans "
                 "for and were left out; give them another category."
             )
-    return Effects(shift, touched, inside, spread, alone, past_count, tuple(reasons))
+    return Effects(shift, touched, inside, spread, alone, planned, past_count, tuple(reasons))
 
 
 def _holiday(
@@ -349,8 +356,12 @@ def _category(
     base: Floats,
     grid: Grid,
     lift: Callable[[Occurrence], Floats],
-) -> tuple[Floats, Floats, Floats, Bools, Bools, float]:
-    """Return shapes `[E, B]`, what planners add `[N + H]`, scatter, known and silent ones `[E]`, and the tie."""
+) -> tuple[Floats, Bools, Floats, Floats, Bools, Bools, float]:
+    """Return shapes, and where they are known.
+
+    Returns:
+        Shapes and where known `[E, B]`, what planners add `[N + H]`, scatter, known and silent ones `[E]`, and the tie.
+    """
     count, bins, n = len(items), labels.bin_count, len(residual)
     core = slice(labels.before, labels.before + labels.during)
     at = np.flatnonzero((labels.occurrence[:n] >= 0) & np.isfinite(residual))
@@ -363,12 +374,14 @@ def _category(
     weight = kernel.sum(axis=1)
     support = kernel @ observed
     own = observed_or_all(items, labels, core)
+    at_once = _at_once(items, labels)
+    told = support > 0.0
     level = np.median(base)
     best: tuple[float, float, Floats, Floats, Floats] | None = None
     for tie in TIES:
         free = residual[at] + (1.0 - tie) * (base[at] - level)
         r = np.bincount(cell, weights=free, minlength=count * bins).reshape(count, bins) / np.maximum(seen, 1)
-        curve = _scaled_mean(kernel, r, observed, items) / np.maximum(support, 1e-9)
+        curve = _scaled_mean(kernel, r, observed, at_once) / np.maximum(support, 1e-9)
         inside = own[:, core] * (support[:, core] > 0)
         mean = (curve * own)[:, core].sum(axis=1) / np.maximum(inside.sum(axis=1), 1.0)
         actual = (r * observed)[:, core].sum(axis=1) / np.maximum(observed[:, core].sum(axis=1), 1.0)
@@ -381,6 +394,7 @@ def _category(
             break
     assert best is not None
     _, tie, curve, mean, actual = best
+    _go_on(curve[:, core], told[:, core], own[:, core])
     expected = np.full(count, np.nan)
     planned = np.zeros(len(base))
     for k, o in enumerate(items):
@@ -392,19 +406,47 @@ def _category(
     for o, part in zip(items, share, strict=True):
         planned[max(o.first, 0) : max(o.last, 0)] *= part
     silent = np.array([o.last > n for o in items]) & (weight <= 0.0) & ~np.isfinite(expected)
-    return shapes, planned, scatter, weight > 0.0, silent, tie
+    return shapes, told, planned, scatter, weight > 0.0, silent, tie
 
 
-def _scaled_mean(kernel: Floats, r: Floats, observed: Floats, items: Sequence[Occurrence]) -> Floats:
+def _scaled_mean(kernel: Floats, r: Floats, observed: Floats, at_once: Floats) -> Floats:
     """Return kernel-weighted sums of shapes; k events at once bring k times the extra demand of one."""
-    counts = np.array([o.count for o in items])
     total = np.zeros_like(r)
-    for mine in np.unique(counts):
-        rows = counts == mine
-        extra = np.expm1(np.clip(r, -3.0, 3.0)) * (mine / counts)[:, None]
-        scaled = np.where(r > 0, np.log1p(np.maximum(extra, 0.0)), r)
-        total[rows] = kernel[rows] @ (scaled * observed)
+    extra = np.expm1(np.clip(r, -3.0, 3.0))
+    for mine in np.unique(at_once):
+        here = at_once == mine
+        rows = here.any(axis=1)
+        scaled = np.where(r > 0, np.log1p(np.maximum(extra * (mine / at_once), 0.0)), r)
+        total[rows] = np.where(here[rows], kernel[rows] @ (scaled * observed), total[rows])
     return total
+
+
+def _at_once(items: Sequence[Occurrence], labels: Labels) -> Floats:
+    """Return `[E, B]` how many events of an occurrence last in most of a bin, one or more; outside as at its edges."""
+    out = np.ones((len(items), labels.bin_count))
+    begins = np.arange(labels.during) * labels.width
+    for k, o in enumerate(items):
+        if len(o.parts) == 1:
+            continue
+        length = o.last - o.first
+        ends = np.minimum(np.append(begins[1:], length), length)
+        parts = np.array([(part.first, part.last) for part in o.parts]) - o.first
+        shared = np.minimum(parts[:, 1:], ends) - np.maximum(parts[:, :1], begins)
+        mean = np.maximum(shared, 0).sum(axis=0) / np.maximum(ends - begins, 1)
+        count = np.maximum(np.rint(mean), 1.0)
+        last = min((length - 1) // labels.width, labels.during - 1)
+        out[k] = np.concatenate((np.full(labels.before, count[0]), count, np.full(labels.after, count[last])))
+    return out
+
+
+def _go_on(curve: Floats, told: Bools, own: Floats) -> None:
+    """Let what is known of the last quarter of a window `[E, B]` go on, in place, where one lasts longer than any before."""
+    for k in np.flatnonzero(((own > 0.0) & ~told).any(axis=1) & told.any(axis=1)):
+        known = np.flatnonzero(told[k])
+        beyond = np.flatnonzero(own[k] > 0.0)
+        beyond = beyond[beyond > known[-1]]
+        curve[k, beyond] = curve[k, known[-max(len(known) // 4, 1) :]].mean()
+        told[k, beyond] = True
 
 
 def observed_or_all(items: Sequence[Occurrence], labels: Labels, core: slice) -> Floats:

@@ -14,6 +14,9 @@ from scipy.signal import lfilter
 from forecaster.types import Floats
 
 SHARP_GAIN = 0.97
+# A day is no season before the next one showed for some hours, and enough steps, whether it repeats.
+SEASON_DAYS_MIN = 1.25
+SEASON_STEPS_MIN = 12
 
 
 def smooth(z: Floats, half: int) -> Floats:
@@ -37,6 +40,16 @@ def decayed(r: Floats, half_life: float) -> Floats:
     total = np.asarray(lfilter([1.0], [1.0, -keep], np.where(known, r, 0.0)))
     weight = np.asarray(lfilter([1.0], [1.0, -keep], known.astype(np.float64)))
     return np.where(weight > 1e-9, total / np.maximum(weight, 1e-9), np.nan)
+
+
+def spanned(z: Floats) -> int:
+    """Return how many steps a history with gaps tells about: a row of long ago spans no weeks."""
+    return min(len(z), 2 * int(np.isfinite(z).sum()))
+
+
+def carried(a: Floats) -> Floats:
+    """Return `a` with its last number carried through what follows without any; NaN before the first."""
+    return a[np.maximum.accumulate(np.where(np.isfinite(a), np.arange(len(a)), 0))]
 
 
 def profile(z: Floats, period: int, alpha: float, trust: Floats | None = None) -> Floats:
@@ -86,6 +99,11 @@ class Seasons:
     idle_daily: Floats
     idle_weekly: Floats
 
+    @property
+    def is_seen(self) -> bool:
+        """Whether any season is known."""
+        return bool(np.isfinite(self.daily).any())
+
 
 def _miss(z: Floats, daily: Floats, lag: int) -> float:
     """Return the mean distance of demand from its profile of `lag` steps before; infinite when none is known."""
@@ -95,7 +113,7 @@ def _miss(z: Floats, daily: Floats, lag: int) -> float:
 
 
 def seasons(z: Floats, day: int, trust: Floats | None = None, idle: Floats | None = None) -> Seasons:
-    """Build every profile once; the origins and horizons of all models read from them.
+    """Build every profile once, unseen ones of a shorter history; the origins and horizons of all models read from them.
 
     Args:
         z: `[N]` transformed demand, NaN in gaps.
@@ -113,6 +131,9 @@ def seasons(z: Floats, day: int, trust: Floats | None = None, idle: Floats | Non
         if _miss(z, sharp, 2 * day) < SHARP_GAIN * _miss(z, daily, 2 * day):
             half, near, daily = 0, z, sharp
     weekly = profile(near, 7 * day, 0.35, trust)
+    fast = profile(near, day, 0.5, trust)
+    if day > 1 and spanned(z) < max(SEASON_DAYS_MIN * day, min(day + SEASON_STEPS_MIN, 2 * day)):
+        near = daily = fast = weekly = np.full(len(z), np.nan)
     wide = day // 12
     contrast = smooth(weekly - daily, wide)
     return Seasons(
@@ -121,7 +142,7 @@ def seasons(z: Floats, day: int, trust: Floats | None = None, idle: Floats | Non
         raw=z,
         near=near,
         daily=daily,
-        daily_fast=profile(near, day, 0.5, trust),
+        daily_fast=fast,
         weekly=weekly,
         contrast=contrast,
         idle_daily=np.zeros(0) if idle is None else profile(idle, day, 0.15),

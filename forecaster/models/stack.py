@@ -13,7 +13,7 @@ from math import gcd
 import numpy as np
 from scipy.signal import lfilter
 
-from forecaster.models.seasonal import Seasons, decayed, lagged, profile, smooth
+from forecaster.models.seasonal import Seasons, carried, decayed, lagged, profile, smooth, spanned
 from forecaster.types import Bools, Floats
 
 BLOCK_COUNT = 5
@@ -53,6 +53,9 @@ ELSEWHEN_MIN = 0.1
 NEAR_ELSEWHEN_MIN = 0.2
 PRIOR_HOUR = 0.5
 PRIOR_DAY = 0.4
+# Before a season was seen, errors against the level tell the time of day. Up to so many days they would still be
+# remembered, and teach rules of their own, beside those against the season.
+YOUNG_DAYS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ class Context:
 
     Attributes:
         seasons: Profiles of demand without events.
-        slow: `[N]` level over days, the anchor while no day has been seen.
+        slow: `[N]` level over days, carried through gaps; the anchor while no day has been seen.
         lives: Half-lives of `levels`, steps.
         levels: `[N]` each: how far recent demand lies from its usual shape, from fast to slow memory.
         sure: `[N]` each: the same, errors counting by how small they usually are at their time of day.
@@ -74,6 +77,7 @@ class Context:
         shift: `[N + H]` effect of events.
         flagged: `[N + H]` steps within reach of an event.
         calm: `[N + H]` usual demand as seen without event steps; empty without events.
+        is_young: Whether only what was forecast from a season may teach.
         event_count: Past occurrences that event features can learn from.
     """
 
@@ -91,6 +95,7 @@ class Context:
     shift: Floats
     flagged: Bools
     calm: Floats
+    is_young: bool
     event_count: int
 
     def newest(self, h: np.ndarray) -> tuple[Floats, ...]:
@@ -171,10 +176,12 @@ def context(seasons: Seasons, shift: Floats, flagged: Bools, calm: Floats, event
     """Compute level errors and scales of the history against yesterday's and last week's shape."""
     day = seasons.day
     hour = max(day / 24.0, 1.0)
-    slow = decayed(seasons.raw, max(float(day), 3.0))
+    slow = carried(decayed(seasons.raw, max(float(day), 3.0)))
     anchor = anchor_before(seasons)
-    anchor = np.where(np.isfinite(anchor), anchor, lagged(slow, 1))
-    r = seasons.raw - anchor
+    is_seasonal = np.isfinite(anchor)
+    young = is_young(seasons.raw, anchor, day)
+    anchor = np.where(is_seasonal, anchor, lagged(slow, 1))
+    r = np.where(is_seasonal, seasons.raw - anchor, np.nan) if young else seasons.raw - anchor
     lives = sorted({max(x, 0.5) for x in (0.5, hour / 4, hour, 4.0 * hour, float(day), 4.0 * day)})
     smoothed = decayed(r, max(hour / 2, 1.0))
     rough = np.abs(r - lagged(smoothed, 1))
@@ -201,6 +208,7 @@ def context(seasons: Seasons, shift: Floats, flagged: Bools, calm: Floats, event
         shift=shift,
         flagged=flagged,
         calm=calm,
+        is_young=young,
         event_count=event_count,
     )
 
@@ -237,6 +245,11 @@ def anchor_before(s: Seasons) -> Floats:
     daily = lagged(s.daily, s.day * -(-(1 + s.half) // s.day))
     contrast = lagged(s.contrast, 7 * s.day)
     return _anchor(daily, lagged(s.weekly, 7 * s.day), daily + contrast)
+
+
+def is_young(z: Floats, anchor: Floats, day: int) -> bool:
+    """Return whether much of a history `[N]` was not forecast from a season, though the next steps are."""
+    return day > 1 and spanned(z) <= YOUNG_DAYS * day and bool(np.isfinite(anchor).any())
 
 
 def season_ahead(s: Seasons, horizon: int) -> Floats:
@@ -331,7 +344,9 @@ def fit_band(c: Context, p: Plan) -> Band | None:
     # A memory far shorter than the horizon says nothing about it.
     slow = FIRST_LEVEL + np.flatnonzero(c.lives >= p.picks.mean() / HULL_MEMORY)
     views = x_now[0][:, np.append(np.arange(1, FIRST_LEVEL), slow)]
-    offset = _within(x_now[0] @ beta, views, HULL_MARGIN * _median(size))
+    # Where only the level is known it goes on; where it was heading for tells a season, which is not known.
+    margin = HULL_MARGIN * _median(size) if s.is_seen else 0.0
+    offset = _within(x_now[0] @ beta, views, margin)
     return Band(
         location=anchor_now[0] + offset,
         pull=x_now[0, :, newest] @ beta[newest],
@@ -436,10 +451,11 @@ def copy_band(z: Floats, lag: int, day: int, p: Plan) -> Band | None:
 
 
 def design(c: Context, t: np.ndarray, h: np.ndarray) -> tuple[Floats, Floats]:
-    """Return anchor `[T, H]` and features `[T, H, P]` of horizons `h` at origins `t`."""
+    """Return anchor `[T, H]`, NaN where a young history knows none, and features `[T, H, P]`."""
     s = c.seasons
     anchor, daily, weekly, at_day, at_week = _seasonal(s, t, h)
-    anchor = np.where(np.isfinite(anchor), anchor, c.slow[t][:, None])
+    if not c.is_young:
+        anchor = np.where(np.isfinite(anchor), anchor, c.slow[t][:, None])
     known_now = (*c.newest(h), *c.echoed(h))
     edges_at = FIRST_LEVEL + len(known_now)
     x = np.zeros((*anchor.shape, edges_at + c.edged(h) + 4 * bool(c.flagged.any())))

@@ -236,3 +236,66 @@ def test_a_launch_is_planned_for_although_nobody_has_asked_for_anything_yet(seen
     assert np.all(low > 0.4 * 35_000.0)
     assert np.all(high > 1.3 * 35_000.0)
     assert np.all(np.asarray(made.values)[:12] < 1.0)
+
+
+def with_past_sales(history: pd.Series, **said: float) -> list[Event]:
+    """Treble five past windows of two hours in a history; return them as events."""
+    past = [
+        Event(at, at + 2 * HOUR, category="sale", **said)
+        for at in (history.index[k * DAY + 120].to_pydatetime() for k in (3, 8, 14, 19, 25))
+    ]
+    for event in past:
+        history[(history.index >= event.start) & (history.index < event.end)] *= 3.0
+    return past
+
+
+@pytest.mark.parametrize("said", [{}, {"expected_multiplier": 3.0}], ids=["learnt", "stated"])
+def test_an_event_longer_than_any_before_is_planned_for_to_its_end(said: dict[str, float]) -> None:
+    """What two hours did goes on for nine; before, demand was back at usual after two, whatever a planner said."""
+    usual = forecast(service(), DAY).median
+    history = service()
+    past = with_past_sales(history, **said)
+
+    shares = forecast(history, DAY, events=[*past, ahead(history, 8, 17, **said)]).median / usual
+    assert shares[8 * 12 : 17 * 12].min() > 2.0
+    assert shares[18 * 12 :] == pytest.approx(np.ones(72), abs=0.1)
+
+
+def test_events_that_only_meet_are_not_several_at_once() -> None:
+    """Each begins five minutes before the last ends; each is expected to do what one alone does."""
+    usual = forecast(service(), DAY).median
+    history = service()
+    past = with_past_sales(history)
+
+    chain = [ahead(history, 8 + 23 / 12 * k, 10 + 23 / 12 * k) for k in range(3)]
+    shares = forecast(history, DAY, events=[*past, *chain]).median / usual
+    assert shares[8 * 12 : 13 * 12].min() > 1.7
+    assert np.median(shares[8 * 12 : 13 * 12]) < 3.3
+
+
+def test_many_sales_at_once_are_more_than_the_largest_of_them_allows_alone() -> None:
+    """Five that quadruple demand bring sixteen times of it; the bound on what is believed is not that of one."""
+    history = service()
+
+    shares = ratio(history, DAY, [ahead(history, 10, 14, expected_multiplier=4.0)] * 5)
+    assert shares[10 * 12 : 14 * 12] == pytest.approx(np.full(48, 16.0), rel=0.05)
+
+
+def test_a_peak_that_comes_after_the_horizon_is_not_planned_for_within() -> None:
+    """Demand rises until noon: at three in the morning it is a ninth of what it is then, on the way to a peak as well."""
+    history = service()
+    event = ahead(history, 1, 16, expected_peak=35_000.0)
+
+    short, whole = (forecast(history, steps, events=[event]).median[15:36] for steps in (36, 2 * DAY))
+    assert short == pytest.approx(whole, rel=0.1)
+
+
+def test_an_event_after_months_without_a_reading_is_a_multiple_of_the_last_level() -> None:
+    """No average remembers anything of them."""
+    history = service(160).resample("1h").mean()
+    history.iloc[-120 * 24 :] = np.nan
+    end = history.index[-1].to_pydatetime() + HOUR
+
+    shares = ratio(history, 12, [Event(end + 2 * HOUR, end + 6 * HOUR, expected_multiplier=3.0)])
+    assert shares[2:6] == pytest.approx(np.full(4, 3.0), rel=0.15)
+    assert shares[6:] == pytest.approx(np.ones(6))
