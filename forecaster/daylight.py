@@ -57,8 +57,9 @@ class Clock:
         at = np.arange(n)
         to = at + self.moves(grid.start_s + at * grid.step_s) // grid.step_s
         inside = (to >= 0) & (to < n)
+        inside &= np.isfinite(grid.values)
         values = np.full(n, np.nan)
-        # An hour that happened twice keeps its second run, which is assigned last.
+        # An hour that happened twice keeps its second run, which is assigned last, as far as that was seen.
         values[to[inside]] = grid.values[inside]
         return trimmed(replace(grid, values=values, start_s=grid.start_s + self.offset_s))
 

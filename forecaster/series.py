@@ -228,7 +228,7 @@ def _outages(grid: Floats, day: int) -> np.ndarray:
 
     A zero is ordinary where zeros are frequent at that time of day (shops at night, sparse services),
     so only runs of at least an hour and three steps whose own times of day are zero in less than a
-    fifth of the other days count. A run that reaches the origin is kept: it may be the new level, and
+    fifth of the other days count. A run that nothing was seen after is kept: it may be the new level, and
     verified zero traffic is data.
     """
     mark = np.zeros(len(grid), dtype=bool)
@@ -241,6 +241,7 @@ def _outages(grid: Floats, day: int) -> np.ndarray:
     starts, ends = starts[long], ends[long]
     if not len(starts) or len(starts) > 200:
         return mark
+    newest = int(np.flatnonzero(np.isfinite(grid))[-1])
     phase = np.arange(len(grid)) % day
     zeros_at = np.bincount(phase[zero], minlength=day)
     seen_at = np.bincount(phase[np.isfinite(grid)], minlength=day)
@@ -248,6 +249,6 @@ def _outages(grid: Floats, day: int) -> np.ndarray:
         own = np.bincount(phase[first:last], minlength=day)
         others = float((own * (zeros_at - own)).sum())
         seen = float((own * (seen_at - own)).sum())
-        if seen > 0 and others < 0.2 * seen and last < len(grid):
+        if seen > 0 and others < 0.2 * seen and last <= newest:
             mark[first:last] = True
     return mark

@@ -187,3 +187,12 @@ def test_a_zone_that_is_none_is_refused(zone: str) -> None:
         forecast(office("2026-04-02", "UTC"), DAY, time_zone=zone)
 
     assert "time_zone" == caught.value.field
+
+
+def test_an_hour_that_happened_twice_is_what_was_seen_of_it() -> None:
+    """Its second run is the later one, unless nothing of that was read."""
+    history = pd.Series(np.nan, index=pd.date_range("2026-10-25T00:00Z", periods=24, freq="5min"))
+    history.iloc[:12] = 100.0
+
+    result = forecast(history, 12, time_zone="Europe/Berlin")
+    assert result.median == pytest.approx(np.full(12, 100.0))

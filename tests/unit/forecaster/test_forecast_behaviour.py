@@ -142,6 +142,47 @@ def test_a_level_shift_is_followed_within_hours() -> None:
     assert 2.0 < float((shifted[:12] / usual[:12]).mean()) < 4.0
 
 
+@pytest.mark.parametrize("unread", [1, 2])
+def test_zeros_that_reach_the_newest_reading_are_no_outage(unread: int) -> None:
+    """The newest buckets are often not stored yet; what was seen last is no gap for that."""
+    history = service(21)
+    history.iloc[-7 * 12 :] = 0.0
+    history.iloc[-unread:] = np.nan
+
+    result = forecast(history, 12)
+    assert result.median.max() < 0.3 * service(21).iloc[-7 * 12 :].mean()
+    assert not [reason for reason in result.reasons if "outages" in reason]
+
+
+@pytest.mark.parametrize("step", ["5min", "15min"])
+@pytest.mark.parametrize("hours", [23, 24, 26, 29])
+@pytest.mark.parametrize("hour", [0, 6, 12])
+def test_a_day_of_history_is_a_level_and_not_its_distance_from_the_mean_twice(
+    step: str, hours: int, hour: int
+) -> None:
+    """By night the first day's level errors were taken off yesterday's night: nothing was forecast for all of it."""
+    whole = service(9, noise=0.02).resample(step).mean()
+    end = whole.index[-1].floor("1D") + pd.Timedelta(hours=hour)
+    history = whole[(whole.index < end) & (whole.index >= end - pd.Timedelta(hours=hours))]
+
+    result = forecast(history, int(pd.Timedelta("2h") / pd.Timedelta(step)))
+    usual = whole.reindex(result.index).to_numpy()
+    assert (result.median / usual) == pytest.approx(np.ones(len(usual)), abs=0.6)
+    assert (result.values[:, -1] > 0.8 * usual).all()
+
+
+@pytest.mark.parametrize("days", [1.5, 1.75, 2.0])
+def test_the_second_day_is_as_the_first_beside_an_event_too(days: float) -> None:
+    """Copies of yesterday are not used beside events; models were then taught by a day that knew no season."""
+    history = service(9).iloc[: -2 * DAY].iloc[-int(days * DAY) :]
+    asked = [window(history, 0, 1, 1), window(history, -3, 12, 4)]
+
+    usual = service(9).iloc[-2 * DAY : -DAY].to_numpy()
+    share = forecast(history, DAY, events=asked).median / usual
+    assert 0.6 < share.min()
+    assert share.max() < 1.7
+
+
 def test_no_demand_at_regularly_closed_hours() -> None:
     history = service(28)
     closed = pd.DatetimeIndex(history.index).hour < 8
