@@ -84,7 +84,7 @@ class Workers:
         try:
             task = pickle.dumps((function, arguments), pickle.HIGHEST_PROTOCOL)
         except Exception as error:
-            raise TaskError(f"It cannot be sent to a process: {type(error).__name__}: {error}") from error
+            raise TaskError(f"It cannot be sent to a process: {_told(error)}") from error
         seat = self._free.get()
         try:
             return cast("Result", seat.run(task))
@@ -161,8 +161,8 @@ class _Seat:
             answer: bytes = pickle.load(answers)  # noqa: S301 - from our own child, over a private socket
         try:
             done, value = pickle.loads(answer)  # noqa: S301 - as above
-        except Exception as error:
-            raise TaskError(f"Its result cannot be read: {type(error).__name__}: {error}") from error
+        except (Exception, SystemExit) as error:
+            raise TaskError(f"Its result cannot be read: {_told(error)}") from error
         return bool(done), value
 
     def close(self) -> None:
@@ -234,9 +234,16 @@ def _answer(task: bytes) -> bytes:
         # What is left of it is no place for the next task.
         signal.raise_signal(signal.SIGKILL)
         raise
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a task raises is told to whoever asked
-        answer = False, (f"{type(error).__name__}: {error}", traceback.format_exc())
+    except BaseException as error:  # noqa: BLE001 - whatever a task raises is told to whoever asked
+        answer = False, (_told(error), traceback.format_exc())
         return pickle.dumps(answer, pickle.HIGHEST_PROTOCOL)
+
+
+def _told(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - a message is made by code of its own, which may fail too
+        return f"{type(error).__name__}, whose message cannot be read"
 
 
 def _end_with(parent: int) -> None:

@@ -1,5 +1,6 @@
 """Real processes: they start when needed, are replaced when they die, and leave with their parent."""
 
+import asyncio
 import math
 import os
 import select
@@ -7,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,28 @@ class Unreadable:
 
     def __reduce__(self) -> tuple[type[int], tuple[str]]:
         return int, ("no number",)
+
+
+class Unsaid:
+    """Ends who reads it."""
+
+    def __reduce__(self) -> tuple[Callable[[int], None], tuple[int]]:
+        return _exit, (3,)
+
+
+class Wordless(Exception):  # noqa: N818 - it is no error of anything
+    """Says nothing about itself, with an error."""
+
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+def _exit(code: int) -> None:
+    raise SystemExit(code)
+
+
+def fail(kind: type[BaseException]) -> None:
+    raise kind
 
 
 @pytest.fixture
@@ -56,7 +79,11 @@ def test_what_cannot_travel_is_an_error_of_its_task_alone(workers: Workers) -> N
         (len, (iter, lambda: 0), "cannot be sent to a process"),
         (threading.Lock, (), "TypeError: cannot pickle"),
         (Unreadable, (), "result cannot be read: ValueError"),
+        (Unsaid, (), "result cannot be read: SystemExit: 3"),
         (sys.exit, (3,), "SystemExit: 3"),
+        (fail, (asyncio.CancelledError,), "CancelledError: "),
+        (fail, (KeyboardInterrupt,), "KeyboardInterrupt: "),
+        (fail, (Wordless,), "Wordless, whose message cannot be read"),
     ):
         with pytest.raises(TaskError, match=reason):
             workers.call(function, *arguments)
