@@ -278,6 +278,20 @@ async def test_only_engines_of_a_trusted_key_are_prewarmed_where_one_is_required
     await actuator.close()
 
 
+def test_an_engine_of_another_release_is_refused_before_anything_is_started(workshop: Workshop) -> None:
+    # Peers have learnt of a version tag that does not match from the server, when a replica was to load the engine.
+    promoted(workshop)
+    engines = LocalEngines(workshop.folder / "triton", catalog=str(workshop.folder / "catalog"))
+
+    with pytest.raises(
+        EngineRefusedError,
+        match=r"WRONG_RUNTIME_VERSION: .*the graph needs ONNX Runtime .*, the node has 1\.0\.0",
+    ):
+        engines.prepare(ordered(), "1.0.0")
+
+    assert not (workshop.folder / "triton/repositories").exists()
+
+
 def test_a_gate_that_fails_later_keeps_further_replicas_from_starting(workshop: Workshop) -> None:
 
     engine, _ = promoted(workshop)
