@@ -13,7 +13,7 @@ import statistics
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,11 @@ import numpy as np
 import pandas as pd
 
 from controller.adapters.clock import SystemClock
-from controller.adapters.forecaster import LEVELS, FitForecaster
+from controller.adapters.forecaster import LEVELS
 from controller.adapters.triton_metrics import TritonDemandMeter
 from controller.cli.common import run
-from controller.core.rows import packed
-from controller.core.types import ForecastBand, ForecastState, Replica, Stage, Trust
-from controller.loop.near import BATCH
-from controller.ports import NearAsked, PoolView
+from controller.core.types import Replica, Stage
+from controller.ports import PoolView
 from controller.simulation.cluster import ClusterModel
 from controller.simulation.harness import Observation, simulate
 from controller.simulation.ours import Forecrest
@@ -40,7 +38,6 @@ _ROOT = Path(__file__).resolve().parent.parent
 START = datetime(2026, 3, 2, tzinfo=UTC)
 NEAR_LEVELS = (0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9998)
 WORKLOADS = 500  # renewed at once
-IN_LOOP = 2000  # renewed as the loop does it
 SIMULATED_DAYS = 7
 DAY_LIMIT_S = 2.0
 
@@ -218,45 +215,6 @@ async def near(rounds: int) -> dict[str, Any]:
     }
 
 
-async def renewal_in_loop(rounds: int) -> dict[str, Any]:
-    """What the loop asks of its forecaster each minute, a batch of workloads at once, beside one workload at a time."""
-    forecaster, minute = FitForecaster(), timedelta(minutes=1)
-    minutes = [(START + i * minute, qps) for i, qps in enumerate(_demand(14, 60).tolist())]
-    now = START + len(minutes) * minute
-    first = forecaster.near_model()
-    await first.calibrate(minutes, lead=5 * minute)
-    stored, models = first.calibration(), [forecaster.near_model() for _ in range(IN_LOOP)]
-
-    def resume() -> None:
-        for model in models:
-            model.resume(stored, now)
-
-    rows = tuple((qps,) * len(LEVELS) for _, qps in minutes[: 576 * 5 : 5])
-    band = ForecastBand("f", now, now, 5 * minute, LEVELS, packed(rows), ForecastState.READY)
-    asked = [NearAsked(model, minutes[-120:], band, Trust.TRUSTED) for model in models]
-
-    def together() -> None:
-        for place in range(0, IN_LOOP, BATCH):
-            forecaster.near_of(asked[place : place + BATCH])
-
-    def alone() -> None:
-        for one in asked:
-            one.model.near(one.minutes, one.band, trust=one.trust)
-
-    began_s = time.process_time()
-    resume()
-    resumed_s = (time.process_time() - began_s) / IN_LOOP
-    found = await _turns(_sync(together), _sync(alone), rounds)
-    return {
-        "workloads": IN_LOOP,
-        "cpu_s": found["cpu_s"] / IN_LOOP,
-        "alone_cpu_s": found["floor_cpu_s"] / IN_LOOP,
-        "ratio_to_alone": found["ratio"],
-        "resumed_cpu_s": resumed_s,
-        "calibration_bytes": len(stored),
-    }
-
-
 # ---------------------------------------------------------------- simulation
 
 
@@ -331,7 +289,6 @@ async def measure(rounds: int) -> dict[str, Any]:
         "scrape": await scrape(400, rounds),
         "refit": await refit(rounds),
         "near": await near(rounds),
-        "renewal_in_loop": await renewal_in_loop(rounds),
         "simulation": await simulation(max(1, rounds // 3)),
         "start": await start(max(1, rounds // 3)),
     }

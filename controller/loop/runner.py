@@ -29,6 +29,9 @@ BACKOFF_PERIODS_MAX = 8
 BACKOFF_MAX_S = 10.0
 MAINTENANCE_PERIOD_S = 3600.0
 NOTIFY_PERIOD_S = 2.0
+# What a leader's first tick waits for near demand, at most: ten thousand workloads take 4 s of a core. A tick without it
+# follows the forecast, for most workloads higher; one that is later than this keeps orders waiting.
+NEAR_WAIT_S = 10.0
 
 
 class Runner:
@@ -206,9 +209,6 @@ class Runner:
             forecasting = self._forecasting
             await forecasting.load(known)
             forecasting.near.forget()
-            # A tick without near demand follows the forecast, for most workloads higher; but none waits long for it.
             names = [workload.name for workload in known]
-            await forecasting.near.refresh(
-                names, forecasting.bands, forecasting.trust, within_s=self._settings.tick_period_s
-            )
+            await forecasting.near.refresh(names, forecasting.bands, forecasting.trust, within_s=NEAR_WAIT_S)
             self._loaded_for = token
