@@ -237,6 +237,51 @@ async def test_a_new_leader_goes_on_with_what_was_measured_until_it_is_due(fleet
     assert [b"60"] == second.resumed
 
 
+async def test_a_takeover_in_the_middle_of_calibrating_goes_on_with_what_another_measured(
+    fleet: Fleet,
+) -> None:
+    leads = {"a": LeadTime(60.0), "b": LeadTime(60.0)}
+    for name in leads:
+        await store(fleet, 1.0, first_at=START - MINUTE, workload=name)
+    other = watching(fleet, Listening(models=[Listener(), Listener()]))
+
+    class Interrupted(Listener):
+        async def calibrate(self, minutes: Minutes, *, lead: timedelta, record: bytes = b"") -> bool:
+            await other.calibrate(leads)
+            near.forget()
+            await near.refresh(leads, {}, {})
+            return await super().calibrate(minutes, lead=lead, record=record)
+
+    models = [Interrupted(), *(Listener() for _ in range(3))]
+    near = watching(fleet, Listening(models=[*models]))
+
+    assert await near.calibrate(leads) == 1
+    assert [1, 0, 0, 0] == [len(model.leads) for model in models]
+    assert [0, 0, 1, 1] == [len(model.resumed) for model in models]
+
+
+async def test_stored_calibrations_are_looked_for_once(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    near, begin, asked = watching(fleet, Listening()), fleet.store.unit_of_work, list[Sequence[str]]()
+
+    def unit_of_work() -> FakeUnitOfWork:
+        uow = begin()
+        calibrations = uow.forecasts.calibrations
+
+        async def read(workloads: Sequence[str]) -> Mapping[str, bytes]:
+            asked.append(workloads)
+            return await calibrations(workloads)
+
+        monkeypatch.setattr(uow.forecasts, "calibrations", read)
+        return uow
+
+    monkeypatch.setattr(fleet.store, "unit_of_work", unit_of_work)
+    await near.refresh(LEADS, {}, {})
+    await near.calibrate(LEADS)
+    await near.refresh(LEADS, {}, {})
+
+    assert [[NAME]] == asked
+
+
 async def test_what_a_leader_measured_is_not_replaced_by_what_was_stored_before(fleet: Fleet) -> None:
     model = Listener()
     await store(fleet, 1.0, first_at=START - MINUTE)
@@ -577,6 +622,20 @@ async def test_replicas_are_ordered_before_the_daily_ramp_begins(
     assert near.demands[NAME].qps[-1] > 9000.0
     assert {2} == {count for before, count in counts.items() if before > 10}
     assert counts[1] > 2
+
+
+async def test_near_demand_after_a_takeover_is_what_it_was_before(fleet: Fleet) -> None:
+    """With the real forecaster, on two days of minutes."""
+    first_at = START - timedelta(days=2)
+    await store(fleet, *(ramped(first_at + i * MINUTE) for i in range(2 * 1440)), first_at=first_at)
+    before, after = (watching(fleet, FitForecaster()) for _ in range(2))
+    await before.calibrate(LEADS)
+    await before.refresh(LEADS, {}, {})
+
+    await after.refresh(LEADS, {}, {})
+
+    assert before.demands == after.demands
+    assert {NAME: START} == {name: near.at for name, near in after.demands.items()}
 
 
 @pytest.mark.parametrize(("stated", "kept"), [(500.0, {0, 1, 4, 5}), (None, {0, 1, 2, 3, 4, 5})])
