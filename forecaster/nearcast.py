@@ -38,8 +38,8 @@ HALF_LIFE_DAYS: Final = 5.0
 SCORE_DAYS: Final = 7.0
 SCORE_HALF_LIFE_DAYS: Final = 3.0
 SCORE_SAMPLES_MAX: Final = 3000
-# Neighbouring windows overlap, so every second or third of them tells as much.
-FIT_SAMPLES_MAX: Final = 8000
+# Neighbouring windows overlap, so every fourth of them tells as much.
+FIT_SAMPLES_MAX: Final = 5000
 # A mix that leans to the best expert, as far as the record can tell which one that is: far out in the tail a
 # record holds only few windows that do not overlap, and choosing by them would choose luck. In full from this many
 # such windows beyond the level on, by the square root of their number below.
@@ -71,7 +71,6 @@ FEATURE_MAX: Final = 4.0
 FEATURES: Final = 16
 # In the fitted lines, samples of other times of day count this share.
 LINES_ELSEWHEN_SHARE: Final = 0.3
-LINES_SAMPLES_MAX: Final = 6000
 FLOOR_SHARE: Final = 0.05  # of usual demand, added before logarithms
 # Times usual demand: the logarithm of nothing must be finite, and so must what a far tail says.
 LEAST, MOST = 1e-6, 1e6
@@ -559,7 +558,7 @@ def _features(
 
 def _fit_lines(record: _Record) -> tuple[Lines | None, Lines | None]:
     """Fit the lines in each scale."""
-    used = record.thinned(record.newest[1] + FLOOR_SHARE * record.unit > 0, LINES_SAMPLES_MAX)
+    used = record.thinned(record.newest[1] + FLOOR_SHARE * record.unit > 0, FIT_SAMPLES_MAX)
     weight = _importance(used.highest, used.age, used.unit, LINES_ELSEWHEN_SHARE)
 
     def fitted(scale: int) -> Lines | None:
