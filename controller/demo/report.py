@@ -5,6 +5,7 @@ anywhere and runs no script. Called by the demo; ``python -m controller.demo.rep
 again from its record.
 """
 
+import re
 import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -40,9 +41,10 @@ table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nu
 th, td { padding: .4rem .75rem .4rem 0; border-bottom: 1px solid var(--line); text-align: left;
   vertical-align: top; }
 th { font-weight: 600; } td.number, th.number { text-align: right; }
+td.number { white-space: nowrap; }
 figure { margin: 0; padding: 1rem; background: var(--card); border: 1px solid var(--line);
-  border-radius: .5rem; }
-figure svg { display: block; width: 100%; height: auto; color: var(--fg); }
+  border-radius: .5rem; overflow-x: auto; }
+figure svg { display: block; width: 100%; min-width: 36rem; height: auto; color: var(--fg); }
 figcaption { color: var(--dim); font-size: .9rem; margin-top: .5rem; }
 code { font-size: .92em; }
 """
@@ -87,7 +89,7 @@ def render(record: DemoRecord) -> str:
 
 
 def _figure(figure: Figure, title: str, caption: str) -> str:
-    return f"<figure>{plots.inline_svg(figure, title)}<figcaption>{escape(caption)}</figcaption></figure>"
+    return f"<figure tabindex="0">{plots.inline_svg(figure, title)}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
 def grouped(number: float) -> str:
@@ -200,7 +202,8 @@ def _honesty(facts: dict[str, Any]) -> str:
 
 
 def _list(sentences: Sequence[str]) -> str:
-    return f"<ul>{''.join(f'<li>{escape(sentence)}</li>' for sentence in sentences)}</ul>"
+    said = (re.sub("`([^`]+)`", r"<code>\1</code>", escape(sentence)) for sentence in sentences)
+    return f"<ul>{''.join(f'<li>{one}</li>' for one in said)}</ul>"
 
 
 def main() -> int:

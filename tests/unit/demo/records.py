@@ -60,7 +60,7 @@ def made_up_record(*, baseline: bool = True) -> DemoRecord:
             "source": "made-up counts",
             "source_detail": "moved by 3 weeks",
             "event": {"start_s": 30.0, "end_s": 48.0, "base_qps": 8_000.0, "peak_qps": 35_000.0},
-            "real": ["PostgreSQL", "Triton"],
+            "real": ["PostgreSQL", "Triton", "The code that `forecrest up` runs"],
             "simulated": ["The device's time <per batch>."],
         },
         demand_s=seconds,

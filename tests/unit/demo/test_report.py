@@ -44,6 +44,11 @@ def test_the_page_states_every_simulated_part_and_both_shares(page: str) -> None
     assert all(text in page for text in ("The device&#x27;s time", "PostgreSQL", "100.00", "80.00"))
 
 
+def test_names_of_commands_are_set_as_such(page: str) -> None:
+    assert "The code that <code>forecrest up</code> runs" in page
+    assert "`" not in re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
+
+
 def test_a_run_alone_makes_a_page_without_a_comparison() -> None:
     assert "without prediction" not in render(made_up_record(baseline=False))
 
