@@ -89,7 +89,8 @@ def render(record: DemoRecord) -> str:
 
 
 def _figure(figure: Figure, title: str, caption: str) -> str:
-    return f"<figure tabindex="0">{plots.inline_svg(figure, title)}<figcaption>{escape(caption)}</figcaption></figure>"
+    picture = plots.inline_svg(figure, title)
+    return f'<figure tabindex="0">{picture}<figcaption>{escape(caption)}</figcaption></figure>'
 
 
 def grouped(number: float) -> str:
