@@ -172,7 +172,7 @@ async def ask_caller(address: str) -> Finding:
                 control_service_pb2.GetCallerRequest(), timeout=PROBE_TIMEOUT_S
             )
         except grpc.aio.AioRpcError as error:
-            remedy = "Set FORECREST_TOKEN or FORECREST_TOKEN_FILE; `forecrest tokens create` makes one."
+            remedy = "Set FORECREST_TOKEN or FORECREST_TOKEN_FILE; `forecrest token create` makes one."
             known = error.code() is grpc.StatusCode.UNAUTHENTICATED
             return Finding("caller", ok=False, detail=explain(error).message, remedy=remedy if known else "")
     if not who.identified:

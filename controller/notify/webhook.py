@@ -3,7 +3,7 @@
 Promises: one POST per attempt, bounded in time and in what is read of the answer; redirects are not followed and proxies of
 the environment not used; names are resolved here, and an address that no receiver can have is refused whatever the name
 says; neither the address nor a secret is in any message. Refuses nothing silently: 2xx is delivered, everything else an
-error that says whether to try again. Called by the notifier and by ``forecrest notifications test``.
+error that says whether to try again. Called by the notifier and by ``forecrest notifications check``.
 """
 
 import hashlib

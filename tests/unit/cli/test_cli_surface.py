@@ -16,7 +16,8 @@ import yaml
 from controller.cli import common
 from controller.cli.app import app, run_command
 
-DOCS = Path(__file__).parents[3] / "docs" / "cli.md"
+ROOT = Path(__file__).parents[3]
+DOCS = ROOT / "docs" / "cli.md"
 # Their result is a file, a secret, a process, or another program's own.
 NO_OUTPUT = {
     "up",
@@ -63,6 +64,27 @@ def test_every_help_has_an_example_in_eighty_columns(
     assert [] == [line for line in text.splitlines() if len(line) > 80]
     # A variable or value that is cut off cannot be copied; an ellipsis of our own stands apart.
     assert [] == re.findall(r"\S+…\s*│", text)
+
+
+def test_every_command_that_a_message_or_an_example_names_exists() -> None:
+    # The guides have a test of their own; these are what somebody reads when something is wrong.
+    named: set[tuple[str, ...]] = set()
+    read = [
+        *ROOT.glob("controller/**/*.py"),
+        *ROOT.glob("controller/**/*.html"),
+        *ROOT.glob("engines/**/*.py"),
+    ]
+    for path in [*read, *ROOT.glob("deploy/**/*.yaml"), *ROOT.glob("deploy/**/*.txt")]:
+        named |= {
+            tuple(found.split())
+            for found in re.findall(r"`forecrest ((?:[a-z][a-z-]+ ?)+)", path.read_text())
+        }
+    known = GROUPS | set(COMMANDS)
+
+    assert len(named) > 20
+    assert [] == sorted(
+        words for words in named if words[:1] not in known or (words[:1] in GROUPS and words[:2] not in known)
+    )
 
 
 def test_every_command_with_a_result_writes_it_as_table_json_or_yaml() -> None:
