@@ -8,6 +8,7 @@ import logging
 import secrets
 from collections.abc import Collection
 from types import ModuleType
+from urllib.parse import urlsplit
 
 import grpc
 from aiohttp import web
@@ -94,7 +95,9 @@ def _failed(request: web.Request, error: grpc.aio.AioRpcError) -> web.StreamResp
     if error.code() is grpc.StatusCode.UNAUTHENTICATED and FRAGMENT_HEADER not in request.headers:
         if request.method == "GET":
             raise web.HTTPSeeOther(login.address(request.path_qs))
-        raise web.HTTPSeeOther(login.address("/"))
+        # Back to the page the change was to be made from; its own address may take changes only.
+        form = urlsplit(request.headers.get("Referer", "/"))
+        raise web.HTTPSeeOther(login.address(form.path + (f"?{form.query}" if form.query else "")))
     return refused(request, trouble_of(error))
 
 

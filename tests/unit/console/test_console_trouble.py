@@ -149,6 +149,33 @@ async def test_somebody_the_api_does_not_know_any_more_is_led_to_the_login_and_b
 
 
 @pytest.mark.parametrize(
+    ("from_page", "then"),
+    [
+        ("/overrides?workload=rec", "/overrides?workload=rec"),
+        ("", "/"),
+        ("//evil.example/overrides", "/overrides"),
+    ],
+)
+async def test_a_change_of_somebody_not_known_any_more_leads_back_to_the_page_it_was_made_on(
+    visit: Visit, from_page: str, then: str
+) -> None:
+    http = await visit(Code.UNAUTHENTICATED, "TOKEN_UNKNOWN")
+    if from_page:
+        http.headers["Referer"] = (
+            f"http:{from_page}" if from_page.startswith("//") else f"{http.headers['Origin']}{from_page}"
+        )
+    async with http.get("/login") as response:
+        found = re.search(r'name="csrf" content="(\w+)"', await response.text())
+    assert found is not None
+
+    form = {"csrf": found[1], "name": "workloads/rec/overrides/demo"}
+    async with http.post("/overrides/end", data=form, allow_redirects=False) as response:
+        there = URL(response.headers["Location"])
+
+    assert (303, "/login", then) == (response.status, there.path, there.query["next"])
+
+
+@pytest.mark.parametrize(
     ("code", "reason", "status", "sentence", "look_first"),
     [
         (Code.UNAVAILABLE, "", 503, AWAY, True),
