@@ -73,15 +73,16 @@ class NearForecasting:
         bands: Mapping[str, ForecastBand],
         trust: Mapping[str, Trust],
         *,
-        within_s: float = math.inf,
+        first_s: float | None = None,
     ) -> None:
         """Renew near demand of every workload that a new minute was stored for; forget those not named.
 
-        ``within_s``: begin no further workloads after so long; the next call goes on.
+        ``first_s``: a first tick waits for this. Renew only what another process measured, and begin no further
+        workloads after so long; the next call does the rest.
         """
         if not self._enabled:
             return
-        until_s = self._clock.monotonic() + within_s
+        until_s = math.inf if first_s is None else self._clock.monotonic() + first_s
         for gone in self._watched.keys() - set(names):
             del self._watched[gone]
             self.demands.pop(gone, None)
@@ -89,7 +90,8 @@ class NearForecasting:
         while waiting and self._clock.monotonic() < until_s:
             part = waiting.pop(0)
             try:
-                found = await self._fresh(part)
+                await self._resume(part)
+                found = await self._fresh(part if first_s is None else self._measured(part))
             except PortError as error:  # read again at the next turn, in seconds
                 log.warning("near demand of %d workloads waits for the store: %s", len(part), error)
             except Exception:  # a defect concerns one workload, whose near demand then ages out
@@ -185,6 +187,9 @@ class NearForecasting:
                     until_at, lead = found
                     watched.due_at, watched.lead_s = until_at + self._period, lead.total_seconds()
 
+    def _measured(self, names: Sequence[str]) -> list[str]:
+        return [name for name in names if self._watch(name).due_at is not None]
+
     @property
     def _period(self) -> timedelta:
         return timedelta(seconds=self._settings.near_period_s)
@@ -200,7 +205,6 @@ class NearForecasting:
 
     async def _fresh(self, names: Sequence[str]) -> Mapping[str, Minutes]:
         """Return the last hours of those workloads that a minute was stored for which they have not seen."""
-        await self._resume(names)
         end_at = _whole_minute(self._clock.now())
         start_at = end_at - RECENT
         seen = {name: self._watch(name).seen_at for name in names}

@@ -210,5 +210,5 @@ class Runner:
             await forecasting.load(known)
             forecasting.near.forget()
             names = [workload.name for workload in known]
-            await forecasting.near.refresh(names, forecasting.bands, forecasting.trust, within_s=NEAR_WAIT_S)
+            await forecasting.near.refresh(names, forecasting.bands, forecasting.trust, first_s=NEAR_WAIT_S)
             self._loaded_for = token

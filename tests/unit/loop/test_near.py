@@ -15,7 +15,7 @@ from controller.adapters.forecaster import FitForecaster
 from controller.core.leadtime import LeadTime
 from controller.core.resources import TrafficEvent, TrafficSample
 from controller.core.types import Decision, ForecastBand, NearDemand, Source, Trust, Workload
-from controller.loop.near import BATCH, NearForecasting
+from controller.loop.near import NearForecasting
 from controller.loop.runner import Runner
 from controller.ports import ForecastPort, NearAsked, NearModel, UnavailableError
 from controller.settings import Settings
@@ -332,15 +332,19 @@ async def test_what_has_no_near_demand_is_measured_first(fleet: Fleet) -> None:
     assert "b" == order[0]
 
 
-async def test_no_further_workloads_are_begun_when_time_is_up(fleet: Fleet) -> None:
-    """A tick that waits for near demand does not wait for that of ten thousand workloads."""
-    names = [f"w{number:03d}" for number in range(BATCH + 1)]
-    near = watching(fleet, Listening(models=[Listener() for _ in names]))
-    for name in names:
-        await store(fleet, 1.0, first_at=START - MINUTE, workload=name)
+async def test_a_first_tick_waits_for_what_was_measured_alone_and_not_for_long(fleet: Fleet) -> None:
+    """Reading minutes of workloads that nothing can be said of yet would only keep it waiting."""
+    await store(fleet, 1.0, first_at=START - MINUTE)
+    await store(fleet, 1.0, first_at=START - MINUTE, workload="unmeasured")
+    await watching(fleet, Listening()).calibrate(LEADS)
+    near = watching(fleet, Listening(models=[Listener(), Listener()]))
+    names = ["unmeasured", NAME]
 
-    await near.refresh(names, {}, {}, within_s=0.0)
-    assert {} == near.demands
+    await near.refresh(names, {}, {}, first_s=0.0)
+    assert set() == set(near.demands)
+
+    await near.refresh(names, {}, {}, first_s=1.0)
+    assert {NAME} == set(near.demands)
 
     await near.refresh(names, {}, {})
     assert set(names) == set(near.demands)
