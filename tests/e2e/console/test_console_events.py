@@ -167,13 +167,10 @@ async def test_a_chart_that_cannot_be_read_says_why_in_place_of_being_empty(
     await expect(page.locator("#axis-problem")).to_be_hidden()
 
 
-@in_browser
-async def test_a_calendar_file_is_dropped_looked_at_and_imported(
-    own_console: ConsoleWorld, page: Page
-) -> None:
-    await one_workload(own_console)
+def a_calendar() -> str:
+    """One stream in three days."""
     start = SystemClock().now() + timedelta(days=3)
-    text = "\r\n".join(
+    return "\r\n".join(
         (
             "BEGIN:VCALENDAR",
             "VERSION:2.0",
@@ -189,8 +186,15 @@ async def test_a_calendar_file_is_dropped_looked_at_and_imported(
             "",
         )
     )
+
+
+@in_browser
+async def test_a_calendar_file_is_dropped_looked_at_and_imported(
+    own_console: ConsoleWorld, page: Page
+) -> None:
+    await one_workload(own_console)
     await page.goto(f"{own_console.url}/events/import")
-    await page.evaluate(DROP, [text])
+    await page.evaluate(DROP, [a_calendar()])
     await expect(page.locator("#import-rows")).to_contain_text("Nothing was imported")
     await page.get_by_label("Requests per second", exact=True).fill("4000")
     await page.get_by_role("button", name="Show what would happen").click()
@@ -198,6 +202,38 @@ async def test_a_calendar_file_is_dropped_looked_at_and_imported(
     await page.get_by_role("button", name="Import now").click()
     await expect(page.get_by_role("status").first).to_contain_text("Imported: 1")
     await expect(page.locator("table.events")).to_contain_text("Evening stream")
+
+
+@in_browser
+async def test_an_import_that_the_api_did_not_answer_is_made_once_it_is_back(
+    own_console: ConsoleWorld, page: Page
+) -> None:
+    await one_workload(own_console)
+    await page.goto(f"{own_console.url}/events/import")
+    text, rate = a_calendar(), page.get_by_label("Requests per second", exact=True)
+    await page.evaluate(DROP, [text])
+    await rate.fill("4000")
+    show, now = (page.get_by_role("button", name=name) for name in ("Show what would happen", "Import now"))
+    await show.click()
+    await expect(page.locator("#import-rows")).to_contain_text("Evening stream")
+    await own_console.stop_api()
+    async with page.expect_navigation():
+        await now.click()
+    await expect(page.get_by_role("alert").first).to_contain_text("choose the file again")
+    await expect(rate).to_have_value("4000")
+    await own_console.start_api()
+    # Looked at again until the console's connection is back.
+    async with asyncio.timeout(60):
+        await page.evaluate(DROP, [text])
+        while True:
+            await expect(page.locator("#import-rows")).not_to_have_attribute("aria-busy", "true")
+            if await now.count():
+                break
+            await show.click()
+    await now.click()
+    await expect(page.get_by_role("status").first).to_contain_text("Imported: 1")
+    kept = await own_console.client.events.ListEvents(event_service_pb2.ListEventsRequest())
+    assert ["Evening stream"] == [one.display_name for one in kept.events]
 
 
 @in_browser
