@@ -183,7 +183,10 @@ class FakeStore:
                 tables.plans,
                 lambda plan: (
                     plan.created_at < decided_from
-                    and (_is_superseded(tables, plan) or _is_gone(tables, plan.workload, decided_from))
+                    and (
+                        _is_superseded(tables, plan, decided_from)
+                        or _is_gone(tables, plan.workload, decided_from)
+                    )
                 ),
             )
             + _drop(tables.contracts, lambda contract: contract.end_at < now - retention.decisions)
@@ -259,8 +262,11 @@ def _is_another_of_its_hour(tables: FakeTables, run: ForecastRun, before: dateti
     )
 
 
-def _is_superseded(tables: FakeTables, plan: CapacityPlan) -> bool:
-    return any(name == plan.workload and revision > plan.revision for name, revision in tables.plans)
+def _is_superseded(tables: FakeTables, plan: CapacityPlan, before: datetime) -> bool:
+    return any(
+        later.workload == plan.workload and later.revision > plan.revision and later.created_at < before
+        for later in tables.plans.values()
+    )
 
 
 def _drop(table: dict[Any, Row], past: Callable[[Row], bool]) -> int:
@@ -315,6 +321,8 @@ class _Workloads:
         found = await self._expect(name, expected_generation)
         del tables.workloads[name]
         tables.remains[name] = found.namespace
+        if name in tables.written:
+            tables.written[name] = max(tables.ticked.values(), default=tables.written[name])
 
     async def remains_in(self, name: str) -> str | None:
         return (await self._at.read()).remains.get(name)

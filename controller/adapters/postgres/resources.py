@@ -100,6 +100,12 @@ class PostgresWorkloadStore:
             .values(name=name, namespace=namespace)
             .on_conflict_do_update(index_elements=["name"], set_={"namespace": namespace})
         )
+        # It is gone from now on, however long its state had stood: one that is declared again soon continues.
+        await self._session.execute(
+            update(tables.workload_states)
+            .where(tables.workload_states.c.workload == name)
+            .values(written_at=func.clock_timestamp())
+        )
 
     async def remains_in(self, name: str) -> str | None:
         """Namespace of the workload of that name that was deleted last."""

@@ -219,9 +219,10 @@ def _old(table: str, key: str, condition: str, *, unless_gone: str = "") -> str:
     """Delete rows past their age; with ``unless_gone``, those of registered workloads only where this holds too."""
     if unless_gone:
         condition += f" AND ({unless_gone} OR {_GONE})"
+    # What somebody writes or drops right now is left to the next maintenance: nobody waits for it, nor it for anybody.
     return (
-        f"DELETE FROM {table} WHERE ({key}) IN "  # noqa: S608 - constants of this file
-        f"(SELECT {key} FROM {table} AS old WHERE {condition} LIMIT :limit)"
+        f"WITH past AS MATERIALIZED (SELECT {key} FROM {table} AS old WHERE {condition} "  # noqa: S608 - constants of this file
+        f"LIMIT :limit FOR UPDATE SKIP LOCKED) DELETE FROM {table} WHERE ({key}) IN (SELECT {key} FROM past)"
     )
 
 
@@ -237,12 +238,14 @@ _OLD_HOLDS = _old("alarm_holds", "key", f"written_at < :before AND {_GONE}")
 _OLD_STATES = (
     _old("workload_states", "workload", f"written_at < :before AND {_GONE}") + " AND written_at < :before"
 )
-# The newest plan and forecast of a workload stay, however old: they are what is in force, or what a state refers to.
+# The newest plan and forecast of a workload stay, however old: they are what is in force, or what a state refers to. A
+# plan stays as long as decisions that were made by it.
 _OLD_PLANS = _old(
     "capacity_plans",
     "workload, revision",
     "created_at < :before",
-    unless_gone="revision < (SELECT max(revision) FROM capacity_plans WHERE workload = old.workload)",
+    unless_gone="EXISTS (SELECT FROM capacity_plans AS later WHERE later.workload = old.workload "
+    "AND later.revision > old.revision AND later.created_at < :before)",
 )
 _OLD_FORECASTS = _old(
     "forecasts",
@@ -270,5 +273,6 @@ _OLD_WARMUPS = _old(
     "warmups",
     "workload, replica_id",
     "at < :before",
-    unless_gone="(SELECT count(*) FROM warmups WHERE workload = old.workload AND at > old.at) >= 50",
+    # The fiftieth newest, not how many are newer: of thousands, that would take minutes to count for each.
+    unless_gone="at < (SELECT at FROM warmups WHERE workload = old.workload ORDER BY at DESC OFFSET 49 LIMIT 1)",
 )

@@ -956,6 +956,45 @@ async def test_maintenance_forgets_workloads_that_are_gone_once_they_are_past_th
         assert [] == list(await unit.warmups.recent("gone"))
 
 
+async def test_a_workload_deleted_just_now_is_not_past_its_age_however_long_its_state_stood(
+    store: Store,
+) -> None:
+    """Declared again within the hour it continues; a leader that never saw it go would not write its state again."""
+    clock, ages = SystemClock(), Retention(decisions=timedelta(0))
+    wrote_at = clock.now()
+    async with store.unit_of_work() as unit:
+        await unit.workloads.create(workload("replaced"))
+        await unit.decisions.save_plan(replace(plan(1, wrote_at - DAY), workload="replaced"))
+        await unit.states.save({name: WorkloadState() for name in ("replaced", "forgotten")}, wrote_at)
+        await unit.commit()
+    deleted_at = clock.now()
+    async with store.unit_of_work() as unit:
+        await unit.states.save({"other": WorkloadState()}, deleted_at)
+        await unit.workloads.delete("replaced", expected_generation=None)
+        await unit.commit()
+
+    await store.maintain(deleted_at, ages)
+    async with store.unit_of_work() as unit:
+        assert {"replaced", "other"} == (await unit.states.load()).keys()
+        assert 1 == (await unit.decisions.plan("replaced")).revision
+
+
+async def test_a_plan_stays_as_long_as_decisions_made_by_it(store: Store) -> None:
+    """The second was in force until yesterday, the first until a hundred days ago."""
+    async with store.unit_of_work() as unit:
+        await unit.workloads.create(workload())
+        for revision, days in ((1, 200), (2, 100), (3, 1)):
+            await unit.decisions.save_plan(plan(revision, MIDNIGHT - days * DAY))
+        await unit.commit()
+
+    await store.maintain(MIDNIGHT, Retention(decisions=90 * DAY))
+    async with store.unit_of_work() as unit:
+        assert 3 == (await unit.decisions.plan("recommender")).revision
+        assert 2 == (await unit.decisions.plan("recommender", 2)).revision
+        with pytest.raises(NotFoundError):
+            await unit.decisions.plan("recommender", 1)
+
+
 async def test_minutes_written_after_their_age_are_stored_and_dropped_again(store: Store) -> None:
     ages = Retention(traffic=30 * DAY)
     for _ in range(2):
