@@ -112,7 +112,6 @@ class PostgresStore:
             (_OLD_STATES, now - retention.decisions),
             (_OLD_WARMUPS, now - retention.decisions),
             (_OLD_FORECASTS, now - retention.forecasts),
-            (_OLD_RUNS, now - retention.runs),
             (_OLD_PARTS, now - retention.parts),
             (_OLD_SCORES, now - retention.scores),
             (_OLD_STANDINGS, now - retention.forecasts),
@@ -124,15 +123,31 @@ class PostgresStore:
             (_OLD_MEMBERS, now - retention.runs),
         ):
             dropped += await self._delete_in_batches(statement, before)
-        return dropped
+        return dropped + await self._thin_runs(now - retention.runs)
 
-    async def _delete_in_batches(self, statement: str, before: datetime) -> int:
+    async def _thin_runs(self, before: datetime) -> int:
+        """Drop all but the first run of each hour; of some workloads at a time, for most rows are looked at to be kept."""
+        total, after = 0, ""
+        while True:
+            session = await self._open()
+            try:
+                rows = await session.execute(_FORECAST_AFTER, {"after": after, "limit": _WORKLOADS})
+                names = list(rows.scalars())
+            finally:
+                await session.close()
+            if not names:
+                return total
+            total += await self._delete_in_batches(_OLD_RUNS, before, workloads=names)
+            after = names[-1]
+
+    async def _delete_in_batches(self, statement: str, before: datetime, **given: object) -> int:
         """Delete a bounded number of rows per transaction, so that no lock is held for long."""
         total = 0
         while True:
             session = await self._open()
             try:
-                written = await session.execute(text(statement), {"before": before, "limit": _BATCH})
+                bounds = {"before": before, "limit": _BATCH, **given}
+                written = await session.execute(text(statement), bounds)
                 await session.commit()
             finally:
                 await session.close()
@@ -206,6 +221,17 @@ class PostgresUnitOfWork:
 
 _REVISION = text("SELECT version_num FROM alembic_version")
 _BATCH = 5_000
+_WORKLOADS = 100
+# Names are found one by one in the index: to read those of all runs takes as long as looking at all runs.
+_FORECAST_AFTER = text("""
+    WITH RECURSIVE found (workload) AS (
+        (SELECT workload FROM forecasts WHERE workload > :after ORDER BY workload LIMIT 1)
+        UNION ALL
+        SELECT (SELECT workload FROM forecasts AS next WHERE next.workload > found.workload ORDER BY workload LIMIT 1)
+        FROM found WHERE found.workload IS NOT NULL
+    )
+    SELECT workload FROM found WHERE workload IS NOT NULL LIMIT :limit
+""")
 
 
 # Not registered, and not written since either: one that is declared again soon continues where it was.
@@ -257,7 +283,7 @@ _OLD_FORECASTS = _old(
 _OLD_RUNS = _old(
     "forecasts",
     "id",
-    "created_at < :before"
+    "workload = ANY(CAST(:workloads AS text[])) AND created_at < :before"
     " AND EXISTS (SELECT FROM forecasts AS first WHERE first.workload = old.workload"
     " AND first.created_at < old.created_at AND first.created_at >= date_trunc('hour', old.created_at, 'UTC'))"
     " AND EXISTS (SELECT FROM forecasts AS later WHERE later.workload = old.workload"

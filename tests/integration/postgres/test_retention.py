@@ -72,6 +72,26 @@ async def test_a_row_that_somebody_is_writing_is_left_and_all_others_go(
     await store.close()
 
 
+async def test_runs_of_more_workloads_than_are_looked_at_in_one_go_are_thinned(
+    database_url: str, reader: psycopg.Connection[tuple[Any, ...]]
+) -> None:
+    """In statements of a bounded length each; a run every twenty minutes for two hours leaves two, and the newest."""
+    workloads = 250
+    reader.execute(
+        "INSERT INTO forecasts SELECT 'f' || i || '-' || w, 'w' || w, at, at, 'READY', '{}', '{}', '{}' "
+        "FROM generate_series(1, %s) AS w, generate_series(0, 6) AS i, "
+        "LATERAL (SELECT '2099-12-29'::timestamptz + i * interval '20 min' AS at)",
+        [workloads],
+    )
+    reader.commit()
+    store = PostgresStore(database_url, PATIENT)
+
+    assert 4 * workloads == await store.maintain(NOW, Retention())
+    assert workloads == count(reader, "SELECT count(*) FROM forecasts WHERE created_at = '2099-12-29 02:00'")
+    assert 3 * workloads == count(reader, "SELECT count(*) FROM forecasts")
+    await store.close()
+
+
 def test_of_thousands_of_starts_each_is_looked_at_a_few_times(
     reader: psycopg.Connection[tuple[Any, ...]],
 ) -> None:
