@@ -22,7 +22,6 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.signal import lfilter
 
 from forecaster.quantile_regression import SPREAD_MIN, Ints, Lines, fit_lines
 from forecaster.rises import usual_rises
@@ -38,8 +37,8 @@ HALF_LIFE_DAYS: Final = 5.0
 SCORE_DAYS: Final = 7.0
 SCORE_HALF_LIFE_DAYS: Final = 3.0
 SCORE_SAMPLES_MAX: Final = 3000
-# Neighbouring windows overlap, so every fourth of them tells as much.
-FIT_SAMPLES_MAX: Final = 5000
+# Neighbouring windows overlap, so every fourth minute of two weeks tells as much as all.
+FIT_SAMPLES_MAX: Final = 5040
 # A mix that leans to the best expert, as far as the record can tell which one that is: far out in the tail a
 # record holds only few windows that do not overlap, and choosing by them would choose luck. In full from this many
 # such windows beyond the level on, by the square root of their number below.
@@ -169,7 +168,7 @@ class _Record:
     unit: float
 
     def thinned(self, fine: NDArray[np.bool_], most: int) -> "_Record":
-        """Return about `most` of the steps that are fine, known and young enough."""
+        """Return at most `most` of the steps that are fine, known and young enough."""
         places = np.flatnonzero(fine & np.isfinite(self.highest) & (self.age <= HISTORY_DAYS))
         places = _thinned(places, most)
         return _Record(
@@ -448,6 +447,8 @@ def long_mean(demand: Floats, step_s: int) -> Floats:
 
 
 def _decayed(demand: Floats, half_life_steps: float) -> Floats:
+    from scipy.signal import lfilter  # noqa: PLC0415 - a second that whoever only renews need not wait for
+
     keep = 0.5 ** (1.0 / half_life_steps)
     known = np.isfinite(demand)
     total = np.asarray(lfilter([1.0], [1.0, -keep], np.where(known, demand, 0.0)))
@@ -636,7 +637,7 @@ class _Judge:
 
     def __init__(self, record: _Record, levels: Floats) -> None:
         count = int((record.age <= SCORE_DAYS).sum())  # the last ones
-        self._pick = slice(len(record.age) - count, None, max(1, count // SCORE_SAMPLES_MAX))
+        self._pick = slice(len(record.age) - count, None, max(1, -(-count // SCORE_SAMPLES_MAX)))
         self._levels, self._unit = levels, record.unit
         self._wanted = record.highest[self._pick] + FLOOR_SHARE * record.unit
         self._recent = 0.5 ** (record.age[self._pick] / SCORE_HALF_LIFE_DAYS)
@@ -688,9 +689,9 @@ def _age_days(count: int, day: int) -> Floats:
 
 
 def _thinned(places: Ints, most: int) -> Ints:
-    """Return at most about twice `most` of the places, evenly spread and with the newest."""
-    stride = max(1, len(places) // most)
-    return places[len(places) % stride :: stride]
+    """Return at most `most` of the places, evenly spread and with the newest."""
+    stride = max(1, -(-len(places) // most))
+    return places[(len(places) - 1) % stride :: stride]
 
 
 def _importance(highest: Floats, age: Floats, unit: float, elsewhen: float) -> Floats:
