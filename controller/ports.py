@@ -930,10 +930,6 @@ class ForecastPort(Protocol):
         """A model for one workload that has measured nothing yet."""
         ...
 
-    async def near_ready(self) -> None:
-        """Load what near demand is made with, beside the event loop: a second, once, that a new leader need not wait."""
-        ...
-
     def near_of(self, asked: Sequence[NearAsked]) -> Sequence[NearDemand | None]:
         """What ``NearModel.near`` says of each, in order, for far less than one by one. Models come from ``near_model``."""
         ...

@@ -9,13 +9,11 @@ import zlib
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from forecaster.nearcast import Nearcast
-
+from forecaster import nearcast, quantile_regression
+from forecaster.nearcast import Nearcast
 
 _SUM = struct.Struct("<I")  # of all before it, begun with what tells releases apart
 
@@ -31,7 +29,7 @@ class Calibration:
         lead_minutes: The same in its steps.
     """
 
-    fit: "Nearcast"
+    fit: Nearcast
     end_minute: int
     lead_s: float
     lead_minutes: int
@@ -51,8 +49,6 @@ def pack(made: Calibration, levels: tuple[float, ...], valid_steps: int) -> byte
 
 def unpack(packed: bytes, levels: tuple[float, ...], valid_steps: int) -> Calibration | None:
     """Return what was packed; None if this release did not, or not all of it is there."""
-    from forecaster.nearcast import Nearcast  # noqa: PLC0415 - slow to import
-
     layout, key = layout_of(levels, valid_steps)
     count = (len(packed) - layout.itemsize - _SUM.size) // 6  # bytes of a change and its envelope
     if count < 1 or packed[-_SUM.size :] != _sum(packed[: -_SUM.size], key):
@@ -81,10 +77,8 @@ def _sum(packed: bytes, key: int) -> bytes:
 
 
 @lru_cache(maxsize=4)
-def layout_of(levels: tuple[float, ...], valid_steps: int) -> "tuple[np.dtype[np.void], int]":
+def layout_of(levels: tuple[float, ...], valid_steps: int) -> tuple[np.dtype[np.void], int]:
     """Return how a calibration lies in memory, but for its envelopes, and a number for how it is to be read."""
-    from forecaster import nearcast, quantile_regression  # noqa: PLC0415 - slow to import
-
     experts, timed, count = 2 * (nearcast.TIMED.stop + 1), len(nearcast.TIMED), len(levels)
     layout = np.dtype(
         [

@@ -7,9 +7,7 @@ does: its input errors become a FAILED band with the sentence. pandas, SciPy and
 used, in the processes: a controller that starts or takes over would wait seconds for what it never calls itself.
 """
 
-import asyncio
 import hashlib
-import importlib
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -132,10 +130,6 @@ class FitForecaster:
     def near_model(self) -> NearModel:
         """A model for one workload; its calibrations wait their turn behind the fits."""
         return FitNearModel(self._away)
-
-    async def near_ready(self) -> None:
-        """Import what near demand is computed with in a thread."""
-        await asyncio.to_thread(importlib.import_module, "forecaster.nearcast")
 
     def near_of(self, asked: Sequence[NearAsked]) -> Sequence[NearDemand | None]:
         """What each of these models says, in one pass of numpy."""

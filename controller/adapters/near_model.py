@@ -9,7 +9,6 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +17,8 @@ from controller.adapters.away import Away
 from controller.adapters.calibrations import Calibration, pack, unpack
 from controller.core.types import ForecastBand, NearDemand, Trust
 from forecaster import nowcast
+from forecaster.nearcast import HIGH_S, LONG_S, SHORT_S, Nearcast, calibrate, quantiles
 from forecaster.types import Floats
-
-if TYPE_CHECKING:
-    from forecaster.nearcast import Nearcast
 
 MINUTE = timedelta(minutes=1)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -113,7 +110,7 @@ class FitNearModel:
         """Quantiles as of the end of the newest known minute; None before or too long after a calibration."""
         return near_of([Asked(self, minutes, band, trust)])[0]
 
-    def hear(self, now: datetime, expected: float) -> "Nearcast | None":
+    def hear(self, now: datetime, expected: float) -> Nearcast | None:
         """Remember what the forecast says as of ``now``; return the calibration, if there is one that serves then."""
         self._said = _Said(_minute(now), np.array([expected], np.float32)).over(self._said)
         fit = self._fit
@@ -238,8 +235,6 @@ def near_of(asked: Sequence[Asked]) -> list[NearDemand | None]:
     rows = [row for row, fit in enumerate(fits) if fit is not None]
     if not rows:
         return answers
-    from forecaster.nearcast import quantiles  # noqa: PLC0415 - there by now: the fits came out of it
-
     ages = np.array([heard[row][1].model.age_minutes(heard[row][2]) for row in rows])
     heeded = np.array([heard[row][1].trust is not Trust.DISTRUSTED for row in rows])
     newest = np.vstack((recent_of(demand[rows]), np.where(heeded, expected[rows], math.nan)))
@@ -263,8 +258,6 @@ def _lately(histories: Sequence[Minutes]) -> Floats:
 
 def recent_of(demand: Floats) -> Floats:
     """Return `[4, W]` from `[W, T]` whose last column is known: what `forecaster.nearcast.recent` says at its end."""
-    from forecaster.nearcast import HIGH_S, LONG_S, SHORT_S  # noqa: PLC0415 - slow to import
-
     known = np.isfinite(demand)
     value, age = np.where(known, demand, 0.0), np.arange(demand.shape[1])[::-1] * 60.0
     means = [
@@ -335,9 +328,7 @@ def _values(minutes: Minutes) -> Floats:
     return np.array([math.nan if qps is None else qps for _, qps in minutes], dtype=np.float64)
 
 
-def _calibrate(demand: Floats, said: Floats | None, lead_minutes: int) -> "Nearcast | None":
-    from forecaster.nearcast import calibrate  # noqa: PLC0415 - slow to import
-
+def _calibrate(demand: Floats, said: Floats | None, lead_minutes: int) -> Nearcast | None:
     made = calibrate(
         demand,
         said,

@@ -58,14 +58,7 @@ class NearForecasting:
     def __init__(self, store: Store, forecaster: ForecastPort, clock: Clock, settings: Settings) -> None:
         self._store, self._forecaster, self._clock, self._settings = store, forecaster, clock, settings
         self._watched: dict[str, _Watched] = {}
-        self._is_ready = False
         self.demands: dict[str, NearDemand] = {}
-
-    async def ready(self) -> None:
-        """Load what near demand is made with, so that whoever comes to lead has it at once."""
-        if self._enabled and not self._is_ready:
-            await self._forecaster.near_ready()
-            self._is_ready = True
 
     async def refresh(
         self,
@@ -170,8 +163,6 @@ class NearForecasting:
         for part in _parts(unknown):
             async with self._store.unit_of_work() as uow:
                 stored = await uow.forecasts.calibrations(part)
-            if stored:
-                await self.ready()
             now = self._clock.now()
             for name in part:
                 watched = self._watch(name)

@@ -159,12 +159,10 @@ class Runner:
         await self._forecasting.refresh(workloads, events)
 
     async def near(self) -> None:
-        """Renew near demand of the newest tick's workloads, if this process leads; be ready for it otherwise."""
+        """Renew near demand of the newest tick's workloads, if this process leads."""
         forecasting, token = self._forecasting, self._leadership.token
-        if token is None:
-            await forecasting.near.ready()
-        elif self._settled_for == token:
-            # Before its first tick a leader knows no workloads here, and would forget what it has just loaded.
+        # Before its first tick a leader knows no workloads here, and would forget what it has just loaded.
+        if token is not None and self._settled_for == token:
             await forecasting.near.refresh(self._control.leads, forecasting.bands, forecasting.trust)
 
     async def calibrate(self) -> None:

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Each is a second and more, or tens of megabytes: modelling belongs to the pool's processes, the others to who asks.
 HEAVY = (
     *("pandas", "scipy", "statsmodels", "lightgbm", "ray", "holidays", "matplotlib"),
-    *("kubernetes", "alembic", "forecaster.service", "forecaster.nearcast"),
+    *("kubernetes", "alembic", "forecaster.service"),
 )
 
 

@@ -318,9 +318,6 @@ class FakeForecaster:
         """One that repeats the last minute."""
         return FakeNearModel(self.levels)
 
-    async def near_ready(self) -> None:
-        """Nothing to load."""
-
     def near_of(self, asked: Sequence[NearAsked]) -> Sequence[NearDemand | None]:
         """One after the other."""
         return [one.model.near(one.minutes, one.band, trust=one.trust) for one in asked]

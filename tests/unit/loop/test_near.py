@@ -90,10 +90,6 @@ class Listening(FakeForecaster):
 
     models: list[Listener] = field(default_factory=lambda: [Listener()])
     asked: list[int] = field(default_factory=list[int])  # how many at once
-    ready_count: int = 0
-
-    async def near_ready(self) -> None:
-        self.ready_count += 1
 
     def near_model(self) -> NearModel:
         return self.models.pop(0)
@@ -555,20 +551,6 @@ async def test_a_new_leader_knows_near_demand_at_its_first_tick(
 
     assert set(second.forecasting.near.demands) == {NAME}
     assert "demand may reach 30000 QPS" in (await newest(fleet)).sentence
-
-
-async def test_a_follower_loads_once_what_near_demand_is_made_with(
-    fleet: Fleet, process: Make, recommender: Workload
-) -> None:
-    leader, follower = process("a"), process("b")
-    forecaster = Listening()
-    follower.forecasting.near = watching(fleet, forecaster)
-    for each in (leader, follower):
-        await each.turn()
-        await each.runner.near()
-        await each.runner.near()
-
-    assert forecaster.ready_count == 1
 
 
 async def test_what_a_leader_begins_with_is_loaded_by_one_of_its_jobs(
