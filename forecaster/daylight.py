@@ -70,7 +70,8 @@ class Clock:
             for t in (event.start, event.end)
         )
         # An event within the hour that happens twice keeps its length.
-        return replace(event, start=start, end=end if start < end else start + (event.end - event.start))
+        length = timedelta(seconds=event.end.timestamp() - event.start.timestamp())
+        return replace(event, start=start, end=end if start < end else start + length)
 
     def steps(self, grid: Grid, horizon: int) -> np.ndarray:
         """Return `[horizon]`: which step after the origin, on its clock, each step of the horizon is."""

@@ -90,6 +90,9 @@ def as_read(history: pd.Series, *, step: timedelta | None = None, now: datetime 
         ForecastInputError: The history cannot be used; the field and the remedy are named.
     """
     seconds, values = _checked_columns(history)
+    for name, value, kind in (("step", step, timedelta), ("now", now, datetime)):
+        if value is not None and not isinstance(value, kind):
+            raise ForecastInputError(name, f"is {value!r}; give a {kind.__name__}.")
     step_s = _step_s(seconds, step)
     if now is not None:
         if now.tzinfo is None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from numbers import Real
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -67,18 +68,23 @@ class Event:
         """Refuse windows and expectations that mean nothing.
 
         Raises:
-            ForecastInputError: A naive datetime, an empty window or a non-positive expectation.
+            ForecastInputError: A naive datetime, an empty window, a non-positive expectation, or values of other kinds.
         """
+        if not isinstance(self.category, str):
+            raise ForecastInputError("event.category", f"is {self.category!r}; give a string.")
         for name, moment in (("start", self.start), ("end", self.end)):
+            if not isinstance(moment, datetime):
+                raise ForecastInputError(f"event.{name}", f"is {moment!r}; give a datetime with a time zone.")
             if moment.tzinfo is None or moment.utcoffset() is None:
                 raise ForecastInputError(f"event.{name}", "is naive; give it a time zone, such as UTC.")
-        if self.end <= self.start:
+        # Not as clocks of one zone show them: there, a quarter past two may come after half past.
+        if self.end.timestamp() <= self.start.timestamp():
             raise ForecastInputError("event.end", f"{self.end} is not after start {self.start}.")
         for name, value in (
             ("expected_multiplier", self.expected_multiplier),
             ("expected_peak", self.expected_peak),
         ):
-            if value is not None and not 0 < value <= VALUE_MAX:
+            if value is not None and not (isinstance(value, Real) and 0 < value <= VALUE_MAX):
                 raise ForecastInputError(
                     f"event.{name}", f"is {value}; give a positive number up to {VALUE_MAX:g}, or None."
                 )

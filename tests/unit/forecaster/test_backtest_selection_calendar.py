@@ -144,6 +144,10 @@ def test_holidays_begin_at_local_midnight() -> None:
     ("change", "field"),
     [
         ({"country": "XX"}, "country"),
+        ({"country": "HolidayBase"}, "country"),
+        ({"country": None}, "country"),
+        ({"first": datetime(1, 1, 1, tzinfo=UTC), "zone": "America/New_York"}, "first"),
+        ({"last": datetime(9999, 12, 31, tzinfo=UTC), "first": datetime(9990, 1, 1, tzinfo=UTC)}, "last"),
         ({"zone": "Europe/Nowhere"}, "zone"),
         ({"first": datetime(2026, 1, 1)}, "first"),  # noqa: DTZ001 - naive on purpose
         ({"last": datetime(2025, 1, 1, tzinfo=UTC)}, "last"),

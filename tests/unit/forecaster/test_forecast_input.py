@@ -1,6 +1,7 @@
 """Bad input is a typed error that names the field; weak input is a state that says why."""
 
 from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
@@ -9,6 +10,7 @@ import pytest
 from forecaster import Event, ForecastInputError, ForecastState, forecast
 
 NAN = float("nan")
+BERLIN = ZoneInfo("Europe/Berlin")
 
 
 def series(count: int, step: str = "5min", value: float = 100.0) -> pd.Series:
@@ -116,6 +118,17 @@ def test_an_event_must_be_an_event() -> None:
         ({"expected_peak": float("inf")}, "event.expected_peak"),
         ({"expected_multiplier": 1e101}, "event.expected_multiplier"),
         ({"expected_multiplier": NAN}, "event.expected_multiplier"),
+        ({"expected_multiplier": "3"}, "event.expected_multiplier"),
+        ({"start": "2026-03-02"}, "event.start"),
+        ({"category": None}, "event.category"),
+        # Half past two, the second time, and a quarter to three, the first time: three quarters of an hour before.
+        (
+            {
+                "start": datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=BERLIN),
+                "end": datetime(2026, 10, 25, 2, 45, tzinfo=BERLIN),
+            },
+            "event.end",
+        ),
     ],
 )
 def test_an_impossible_event_is_refused_where_it_is_made(changes: dict[str, object], field: str) -> None:
@@ -127,6 +140,26 @@ def test_an_impossible_event_is_refused_where_it_is_made(changes: dict[str, obje
         Event(**{**good, **changes})  # type: ignore[arg-type]
 
     assert field == caught.value.field
+
+
+def test_an_event_from_the_first_half_past_two_to_the_second_quarter_past_is_one() -> None:
+    """It lasts 45 minutes, though by the clock it ends before it starts."""
+    start = datetime(2026, 10, 25, 2, 30, tzinfo=BERLIN)
+    event = Event(start, datetime(2026, 10, 25, 2, 15, fold=1, tzinfo=BERLIN), expected_multiplier=3.0)
+    history = series(24 * 12 * 9)
+    history.index += pd.Timestamp("2026-10-25T00:00Z") - history.index[-1]
+
+    usual, told = (forecast(history, 24, events=e, time_zone="Europe/Berlin").median for e in ([], [event]))
+    assert (told / usual)[:5] == pytest.approx(np.ones(5), abs=0.05)
+    assert (told / usual)[5:11] == pytest.approx(np.full(6, 3.0), rel=0.1)
+
+
+@pytest.mark.parametrize("change", [{"step": 300}, {"now": "today"}])
+def test_a_step_or_moment_of_another_kind_is_named(change: dict[str, object]) -> None:
+    with pytest.raises(ForecastInputError) as caught:
+        forecast(series(50), 3, **change)  # type: ignore[arg-type]
+
+    assert [caught.value.field] == list(change)
 
 
 @pytest.mark.parametrize(
