@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pandas as pd
 
-from forecaster.types import VALUE_MAX, Floats, ForecastInputError
+from forecaster.types import VALUE_MAX, Floats, ForecastInputError, check_kind
 
 DAY_S = 86_400
 NANOS = 1_000_000_000
@@ -91,8 +91,8 @@ def as_read(history: pd.Series, *, step: timedelta | None = None, now: datetime 
     """
     seconds, values = _checked_columns(history)
     for name, value, kind in (("step", step, timedelta), ("now", now, datetime)):
-        if value is not None and not isinstance(value, kind):
-            raise ForecastInputError(name, f"is {value!r}; give a {kind.__name__}.")
+        if value is not None:
+            check_kind(name, value, kind, f"a {kind.__name__}")
     step_s = _step_s(seconds, step)
     if now is not None:
         if now.tzinfo is None:

@@ -35,6 +35,12 @@ class ForecastInputError(ValueError):
         self.field = field
 
 
+def check_kind(field: str, value: object, kind: type, wanted: str) -> None:
+    """Raise ForecastInputError unless the value is of the kind: callers from outside are not held to annotations."""
+    if not isinstance(value, kind):
+        raise ForecastInputError(field, f"is {value!r}; give {wanted}.")
+
+
 class ForecastState(StrEnum):
     """How far a forecast may be trusted."""
 
@@ -70,11 +76,9 @@ class Event:
         Raises:
             ForecastInputError: A naive datetime, an empty window, a non-positive expectation, or values of other kinds.
         """
-        if not isinstance(self.category, str):
-            raise ForecastInputError("event.category", f"is {self.category!r}; give a string.")
+        check_kind("event.category", self.category, str, "a string")
         for name, moment in (("start", self.start), ("end", self.end)):
-            if not isinstance(moment, datetime):
-                raise ForecastInputError(f"event.{name}", f"is {moment!r}; give a datetime with a time zone.")
+            check_kind(f"event.{name}", moment, datetime, "a datetime with a time zone")
             if moment.tzinfo is None or moment.utcoffset() is None:
                 raise ForecastInputError(f"event.{name}", "is naive; give it a time zone, such as UTC.")
         # Not as clocks of one zone show them: there, a quarter past two may come after half past.
