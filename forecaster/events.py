@@ -357,7 +357,7 @@ def _category(
     grid: Grid,
     lift: Callable[[Occurrence], Floats],
 ) -> tuple[Floats, Bools, Floats, Floats, Bools, Bools, float]:
-    """Return shapes, and where they are known.
+    """Learn what one category adds to usual demand `base` `[N + H]`, in logarithms.
 
     Returns:
         Shapes and where known `[E, B]`, what planners add `[N + H]`, scatter, known and silent ones `[E]`, and the tie.
@@ -373,7 +373,7 @@ def _category(
     np.fill_diagonal(kernel, 0.0)
     weight = kernel.sum(axis=1)
     support = kernel @ observed
-    own = observed_or_all(items, labels, core)
+    own = _own_bins(items, labels, core)
     at_once = _at_once(items, labels)
     told = support > 0.0
     level = np.median(base)
@@ -449,8 +449,8 @@ def _go_on(curve: Floats, told: Bools, own: Floats) -> None:
         told[k, beyond] = True
 
 
-def observed_or_all(items: Sequence[Occurrence], labels: Labels, core: slice) -> Floats:
-    """Return `[E, B]` ones over the bins inside each occurrence's own length."""
+def _own_bins(items: Sequence[Occurrence], labels: Labels, core: slice) -> Floats:
+    """Return `[E, B]`: 1 in the bins that an occurrence itself lasts for, observed or not; 0 after them and outside `core`."""
     out = np.zeros((len(items), labels.bin_count))
     longest = max(o.last - o.first for o in items)
     for k, o in enumerate(items):
