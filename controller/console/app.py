@@ -8,7 +8,6 @@ import logging
 import secrets
 from collections.abc import Collection
 from types import ModuleType
-from urllib.parse import urlsplit
 
 import grpc
 from aiohttp import web
@@ -24,7 +23,7 @@ from controller.console.context import (
     set_cookie,
     viewer_of,
 )
-from controller.console.guard import HEADERS, Handler, check_name, check_origin
+from controller.console.guard import HEADERS, Handler, check_name, check_origin, parts_of
 from controller.console.pages import engines, events, fleet, login, night, overrides, workloads
 from controller.console.render import LANGUAGES, STATIC, Words, pick_language
 from controller.console.session import COOKIE, EVERYTHING
@@ -96,7 +95,7 @@ def _failed(request: web.Request, error: grpc.aio.AioRpcError) -> web.StreamResp
         if request.method == "GET":
             raise web.HTTPSeeOther(login.address(request.path_qs))
         # Back to the page the change was to be made from; its own address may take changes only.
-        form = urlsplit(request.headers.get("Referer", "/"))
+        form = parts_of(request.headers.get("Referer", "/"))
         raise web.HTTPSeeOther(login.address(form.path + (f"?{form.query}" if form.query else "")))
     return refused(request, trouble_of(error))
 

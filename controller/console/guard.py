@@ -8,7 +8,7 @@ application, as its outermost middleware.
 import hmac
 import ipaddress
 from collections.abc import Awaitable, Callable, Collection
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from aiohttp import web
 
@@ -31,9 +31,17 @@ SAFE_METHODS = frozenset({"GET", "HEAD"})
 CSRF_HEADER, CSRF_FIELD = "X-CSRF-Token", "csrf"
 
 
+def parts_of(address: str) -> SplitResult:
+    """Return the parts of what a browser or somebody else sent as an address; what is none has none."""
+    try:
+        return urlsplit(address)
+    except ValueError:  # such as a bracket that nothing closes
+        return urlsplit("")
+
+
 def is_our_name(host: str, ours: Collection[str]) -> bool:
     """Whether a Host header names this console: one of ``ours``, or loopback where that is empty or holds loopback."""
-    bare = urlsplit(f"//{host}").hostname or ""
+    bare = parts_of(f"//{host}").hostname or ""
     if bare in ours:
         return True
     try:
@@ -54,7 +62,7 @@ async def check_origin(request: web.Request, csrf: str) -> None:
     """Raise 403 for a change that did not come from a page of ours."""
     if request.method in SAFE_METHODS:
         return
-    origin = urlsplit(request.headers.get("Origin", ""))
+    origin = parts_of(request.headers.get("Origin", ""))
     # The scheme may differ behind a proxy that ends TLS; the name and port are what tells pages apart.
     same = bool(origin.netloc) and origin.netloc == request.host
     given = request.headers.get(CSRF_HEADER)

@@ -1,10 +1,11 @@
 """Logging in and out, for APIs that tell their callers apart."""
 
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from aiohttp import web
 
 from controller.console.context import CONSOLE, render, set_cookie
+from controller.console.guard import parts_of
 from controller.console.session import COOKIE, LoginError
 
 NAV = None
@@ -20,7 +21,7 @@ def routes() -> list[web.RouteDef]:
 
 def local(address: str) -> str:
     """Return the path and query of an address of ours, else the start page: never a way out of the console."""
-    parts = urlsplit(address[:2000])
+    parts = parts_of(address[:2000])
     inside = parts.path.startswith("/") and not parts.path.startswith(("//", "/\\")) and not parts.netloc
     if not inside or parts.scheme or not address.isprintable():
         return "/"

@@ -20,7 +20,7 @@ def test_loopback_and_named_hosts_are_ours(host: str) -> None:
     assert is_our_name(host, {"console.example"})
 
 
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "10.0.0.8:7445"])
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "10.0.0.8:7445", "["])
 def test_other_names_for_this_machine_are_not_ours(host: str) -> None:
     assert not is_our_name(host, {"console.example"})
 
@@ -35,6 +35,7 @@ def test_other_names_for_this_machine_are_not_ours(host: str) -> None:
         "evil",
         "/a\nb",
         "http:///x",
+        "http://[",
     ],
 )
 def test_a_way_back_never_leads_out(asked: str) -> None:
