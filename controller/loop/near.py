@@ -10,7 +10,7 @@ later hour expect another. Called by the runner while this process leads.
 
 import logging
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -76,8 +76,8 @@ class NearForecasting:
         if not self._enabled:
             return
         until_s = math.inf if first_s is None else self._clock.monotonic() + first_s
-        for gone in self._watched.keys() - set(names):
-            del self._watched[gone]
+        for gone in (self._watched.keys() | self.demands.keys()) - set(names):
+            self._watched.pop(gone, None)
             self.demands.pop(gone, None)
         waiting = _parts(sorted(names))
         while waiting and self._clock.monotonic() < until_s:
@@ -96,8 +96,13 @@ class NearForecasting:
             else:
                 self._renew(found, bands, trust)
 
-    async def calibrate(self, leads: Mapping[str, LeadTime]) -> int:
-        """Measure anew what is due, what has no near demand first; return how many workloads were measured."""
+    async def calibrate(
+        self, leads: Mapping[str, LeadTime], leads_on: Callable[[], bool] = lambda: True
+    ) -> int:
+        """Measure anew what is due, what has no near demand first; return how many workloads were measured.
+
+        Ends once ``leads_on`` says no: another process measures then, and what it stored must stand.
+        """
         if not self._enabled:
             return 0
         try:
@@ -109,14 +114,16 @@ class NearForecasting:
         due.sort(key=lambda name: (name in self.demands, self._watch(name).due_at or EPOCH))
         made = 0
         for name in due:
+            if not leads_on():
+                break
             if self._is_due(name, leads[name]):  # still: another process may have led since, and measured
-                made += await self._measure(name, leads[name])
+                made += await self._measure(name, leads[name], leads_on)
         return made
 
     def _is_due(self, name: str, lead: LeadTime) -> bool:
         return self._watch(name).is_due(self._clock.now(), lead.total_p95_s)
 
-    async def _measure(self, name: str, lead: LeadTime) -> bool:
+    async def _measure(self, name: str, lead: LeadTime, leads_on: Callable[[], bool]) -> bool:
         watched, now = self._watch(name), self._clock.now()
         watched.due_at, watched.lead_s = now + self._period, lead.total_p95_s
         watched.resumed, made = True, False
@@ -141,6 +148,8 @@ class NearForecasting:
                 watched.seen_at = None  # the minute that is known already has better quantiles now
             else:
                 watched.due_at = now + min(self._period, SHORT_RETRY)
+            if not leads_on():
+                return made
             record = model.record(record)
             async with self._store.unit_of_work() as uow:
                 await uow.forecasts.put_said(name, record, model.calibration())

@@ -167,8 +167,11 @@ class Runner:
 
     async def calibrate(self) -> None:
         """Measure due near demand anew, if this process leads."""
-        if self._leadership.token is not None:
-            await self._forecasting.near.calibrate(self._control.leads)
+        token = self._leadership.token
+        if token is not None:
+            await self._forecasting.near.calibrate(
+                self._control.leads, lambda: self._leadership.token == token
+            )
 
     async def notify(self) -> None:
         """Deliver notifications that are due, if this process leads."""

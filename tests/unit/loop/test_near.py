@@ -526,6 +526,31 @@ async def test_a_follower_measures_nothing(fleet: Fleet, process: Make, recommen
     assert [1, 0] == [len(p.forecasting.near.demands) for p in (leader, follower)]
 
 
+async def test_who_no_longer_leads_measures_and_stores_nothing_more(fleet: Fleet) -> None:
+    leads = {name: LeadTime(60.0) for name in "ab"}
+    for name in leads:
+        await store(fleet, 1.0, first_at=START - MINUTE, workload=name)
+    answers = iter((True, False))  # before the first workload, and once it is measured
+    near = watching(fleet, Listening(models=[Listener(), Listener()]))
+
+    assert await near.calibrate(leads, lambda: next(answers, False)) == 1
+
+    assert fleet.store.tables.said == {}
+
+
+async def test_a_workload_that_went_while_another_process_led_is_forgotten(fleet: Fleet) -> None:
+    await store(fleet, 1.0, first_at=START - MINUTE)
+    near = watching(fleet, Listening())
+    await near.calibrate(LEADS)
+    await near.refresh(LEADS, {}, {})
+    assert set(near.demands) == {NAME}
+
+    near.forget()
+    await near.refresh({}, {}, {})
+
+    assert near.demands == {}
+
+
 @pytest.mark.parametrize("before", [(), (Runner.forecast, Runner.near, Runner.calibrate)], ids=["", "jobs"])
 async def test_a_new_leader_knows_near_demand_at_its_first_tick(
     fleet: Fleet,
