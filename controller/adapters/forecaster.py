@@ -11,13 +11,13 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from controller.accuracy import ENSEMBLE, HourScore, Parts, Standing
 from controller.adapters.away import Away
-from controller.adapters.near_model import Asked, FitNearModel, near_of
+from controller.adapters.near_model import FitNearModel, near_of
 from controller.adapters.scoring import Truth, contest, judge, score, truth
 from controller.core.resources import ForecastRun
 from controller.core.types import Event, ForecastBand, ForecastState, NearDemand, Trust
@@ -133,10 +133,7 @@ class FitForecaster:
 
     def near_of(self, asked: Sequence[NearAsked]) -> Sequence[NearDemand | None]:
         """What each of these models says, in one pass of numpy."""
-        # Nobody else makes them.
-        return near_of(
-            [Asked(cast("FitNearModel", one.model), one.minutes, one.band, one.trust) for one in asked]
-        )
+        return near_of(asked)
 
 
 def _known(event: Event) -> KnownEvent:

@@ -9,6 +9,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from controller.adapters.away import Away
 from controller.adapters.calibrations import Calibration, pack, unpack
 from controller.core.types import ForecastBand, NearDemand, Trust
+from controller.ports import NearAsked
 from forecaster import nowcast
 from forecaster.nearcast import HIGH_S, LONG_S, SHORT_S, Nearcast, calibrate, quantiles
 from forecaster.types import Floats
@@ -108,7 +110,7 @@ class FitNearModel:
 
     def near(self, minutes: Minutes, band: ForecastBand | None, *, trust: Trust) -> NearDemand | None:
         """Quantiles as of the end of the newest known minute; None before or too long after a calibration."""
-        return near_of([Asked(self, minutes, band, trust)])[0]
+        return near_of([NearAsked(self, minutes, band, trust)])[0]
 
     def hear(self, now: datetime, expected: float) -> Nearcast | None:
         """Remember what the forecast says as of ``now``; return the calibration, if there is one that serves then."""
@@ -209,40 +211,33 @@ class _Said:
         return result
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """One workload's model, its last hours (whole minutes, the newest known ones), and its forecast."""
-
-    model: FitNearModel
-    minutes: Minutes
-    band: ForecastBand | None
-    trust: Trust
-
-
-def near_of(asked: Sequence[Asked]) -> list[NearDemand | None]:
+def near_of(asked: Sequence[NearAsked]) -> list[NearDemand | None]:
     """Quantiles of each as of the end of its newest known minute; None before or too long after a calibration."""
-    heard: list[tuple[int, Asked, datetime]] = []
+    heard: list[tuple[int, FitNearModel, datetime]] = []
     for place, one in enumerate(asked):
         known_at = next((at for at, qps in reversed(one.minutes) if qps is not None), None)
         if known_at is not None:
-            heard.append((place, one, known_at + MINUTE))
+            # The forecaster's adapter makes no others.
+            heard.append((place, cast("FitNearModel", one.model), known_at + MINUTE))
     answers: list[NearDemand | None] = [None] * len(asked)
     if not heard:
         return answers
-    demand = _lately([one.minutes for _, one, _ in heard])
-    expected = _expected([(one.band, now, one.model.lead_minutes) for _, one, now in heard], demand)
-    fits = [one.model.hear(now, said) for (_, one, now), said in zip(heard, expected.tolist(), strict=True)]
+    demand = _lately([asked[place].minutes for place, _, _ in heard])
+    expected = _expected(
+        [(asked[place].band, now, model.lead_minutes) for place, model, now in heard], demand
+    )
+    fits = [model.hear(now, said) for (_, model, now), said in zip(heard, expected.tolist(), strict=True)]
     rows = [row for row, fit in enumerate(fits) if fit is not None]
     if not rows:
         return answers
-    ages = np.array([heard[row][1].model.age_minutes(heard[row][2]) for row in rows])
-    heeded = np.array([heard[row][1].trust is not Trust.DISTRUSTED for row in rows])
+    ages = np.array([heard[row][1].age_minutes(heard[row][2]) for row in rows])
+    heeded = np.array([asked[heard[row][0]].trust is not Trust.DISTRUSTED for row in rows])
     newest = np.vstack((recent_of(demand[rows]), np.where(heeded, expected[rows], math.nan)))
     qps = quantiles([fit for fit in fits if fit is not None], ages, newest)
     fine = np.asarray(np.isfinite(qps).all(axis=1))
     for row, values, sound in zip(rows, qps.tolist(), fine.tolist(), strict=True):
-        place, one, now = heard[row]
-        answers[place] = NearDemand(now, one.model.lead, NEAR_LEVELS, tuple(values)) if sound else None
+        place, model, now = heard[row]
+        answers[place] = NearDemand(now, model.lead, NEAR_LEVELS, tuple(values)) if sound else None
     return answers
 
 
